@@ -4,24 +4,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import cache, wraps
 from threading import Lock, Thread
-from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-_QUICK: Mapping[str, Any] = MappingProxyType(
-    {
-        "xla_backend_optimization_level": 0,
-        "xla_cpu_parallel_codegen_split_count": 1,
-        "xla_cpu_use_fusion_emitters": False,
-    }
-)
-_LOOPS: Mapping[str, Any] = MappingProxyType({**_QUICK, "xla_backend_optimization_level": 1})
-_FUSED: Mapping[str, Any] = MappingProxyType({**_LOOPS, "xla_cpu_use_fusion_emitters": True})
-_UNTUNED: Mapping[str, Any] = MappingProxyType({"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False})
+_QUICK: Mapping[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_cpu_use_fusion_emitters": False,
+}
+_LOOPS: Mapping[str, Any] = {**_QUICK, "xla_backend_optimization_level": 1}
+_FUSED: Mapping[str, Any] = {**_LOOPS, "xla_cpu_use_fusion_emitters": True}
+_UNTUNED: Mapping[str, Any] = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
 @cache
@@ -38,7 +34,7 @@ def quick_options(loops: bool = False, fused: bool = False) -> Mapping[str, Any]
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(quick_options()))(1.0))
     2.0
     """
-    return known_options(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else _NONE
+    return known_options(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else {}
 
 
 @cache
@@ -54,7 +50,7 @@ def untuned_options() -> Mapping[str, Any]:
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(untuned_options()))(1.0))
     2.0
     """
-    return known_options(_UNTUNED) if jax.default_backend() == "gpu" else _NONE
+    return known_options(_UNTUNED) if jax.default_backend() == "gpu" else {}
 
 
 def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -68,7 +64,7 @@ def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _compiler_options(hurry: bool, tuned: bool, loops: bool = False) -> dict[str, Any] | None:
-    return {**(quick_options(loops) if hurry else _NONE), **(_NONE if tuned else untuned_options())} or None
+    return {**(quick_options(loops) if hurry else {}), **({} if tuned else untuned_options())} or None
 
 
 def quick_jit(

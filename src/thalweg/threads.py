@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain, pairwise
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -77,13 +78,9 @@ def ahead(make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[
     """
     pool = ThreadPoolExecutor(1)
     try:
-        waiting = None
-        for one in given:
-            begun = one, pool.submit(make, one)
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = begun
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
+        submitted = ((item, pool.submit(make, item)) for item in given)
+        # An item is yielded when the next one, or the end, has been drawn.
+        for (item, future), _ in pairwise(chain(submitted, [None])):  # type: ignore[misc]
+            yield item, future.result()
     finally:  # Whoever interrupts does not wait for it.
         pool.shutdown(wait=False, cancel_futures=True)

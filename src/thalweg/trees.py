@@ -102,11 +102,6 @@ def _scaled_norm(wide: PyTree[Array]) -> Scalar:
     return root(inner(wide, wide)) * unit
 
 
-def norm_on_host(a: PyTree) -> float:
-    """Return the Euclidean norm by NumPy, which compiles nothing."""
-    return float(np.linalg.norm([np.linalg.norm(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(a)]))
-
-
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
     """Return ``a`` if the scalar condition holds, else ``b``."""
     return jax.tree.map(lambda u, v: namespace(condition).where(condition, u, v), a, b)
@@ -155,11 +150,6 @@ def strongly_typed(a: PyTree) -> PyTree:
         return jax.lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", False) else array
 
     return jax.tree.map(leaf, a)
-
-
-def path_name(path: tuple) -> str:
-    """Name a leaf as a user would write it, e.g. ``['weights'][0]``; the empty path is ``""``."""
-    return jax.tree_util.keystr(path)
 
 
 def call(part: eqx.Module, method: str, *args: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
 from thalweg.completion.nuclear import bound, exact_gradient, second
 from thalweg.descent import FISTA, NuclearNorm, Status, minimize
-from thalweg.linalg.operators.gram import GramOperator
+from thalweg.linalg.operators.matrices import GramOperator
 from thalweg.oracles import Exact
 from thalweg.spectral import ShiftedOperator, SpectralOracle
 

@@ -6,7 +6,7 @@ from spectral_matrices import masses_of
 
 from thalweg.spectral import degrees
 from thalweg.spectral.chebyshev import series
-from thalweg.spectral.degrees import FLOOR, LAWS, InfiniteVarianceWarning, joint, optimal, theorem3, variance
+from thalweg.spectral.degrees import FLOOR, LAWS, InfiniteVarianceWarning, optimal, theorem3, variance
 
 LONG = np.append(2.0 ** -np.arange(60.0), np.full(40_000, 1e-300))
 
@@ -128,7 +128,7 @@ def test_the_fixed_law_knows_that_it_is_biased():
 
 def test_the_joint_law_weighs_both_series():
     value, slope = series(jnp.log, 1.0, 1e3), series(jnp.log, 1.0, 1e3, derivative=True)
-    law = joint(value, slope, 40.0)
+    law = optimal(value, 40.0, slope)
     assert law.mean == pytest.approx(40.0)
     padded = np.append(value, np.zeros(slope.size - value.size))
     assert variance(slope, law) < variance(slope, optimal(padded, 40.0))

@@ -15,7 +15,7 @@ from spectral_matrices import FUNCTIONS, exact, families, laplacian, low_rank, r
 
 import thalweg.spectral as sp
 from thalweg.linalg.operators.convert import as_operator
-from thalweg.linalg.operators.sparse import SparseOperator
+from thalweg.linalg.operators.matrices import SparseOperator
 from thalweg.spectral.bounds import find_spectrum, margin
 from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
 from thalweg.spectral.methods import refine

@@ -14,7 +14,7 @@ from spectral_matrices import rbf, with_spectrum
 import thalweg
 import thalweg.spectral as sp
 from thalweg.kernels import Matern32
-from thalweg.linalg.operators.dense import DenseOperator
+from thalweg.linalg.operators.matrices import DenseOperator
 from thalweg.spectral import NotPositiveDefiniteError
 from thalweg.spectral.bounds import IllConditionedError
 

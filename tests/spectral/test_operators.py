@@ -12,8 +12,7 @@ from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
 from thalweg.kernels import Gaussian
-from thalweg.linalg.operators.dense import DenseOperator
-from thalweg.linalg.operators.sparse import SparseOperator
+from thalweg.linalg.operators.matrices import DenseOperator, SparseOperator
 from thalweg.spectral import (
     FunctionOperator,
     KernelOperator,

@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from thalweg.completion.ratings import GRAIN, Ratings
 from thalweg.descent import Box
-from thalweg.linalg.operators.gram import GramOperator
+from thalweg.linalg.operators.matrices import GramOperator
 from thalweg.oracles import Oracle
 from thalweg.oracles.base import Out
 from thalweg.padding import padded, padded_size

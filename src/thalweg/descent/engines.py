@@ -61,6 +61,21 @@ class Progress:
         last = self.history.last["step"]
         return 0 if np.isnan(last) else int(last)
 
+    def after(
+        self, state: State, rule_state: PyTree, status: Status, records: np.ndarray, work: float, seconds: float
+    ) -> "Progress":
+        """Return where the run stands after a chunk; a state that is not finite was replaced by the last one that was.
+
+        A row of ``records`` holds the step, value, residual, size, and the work since the start of the chunk.
+        """
+        if records.size:
+            step, value, residual, size, spent = records.T
+            # Time is known at the ends of a chunk; within it steps are taken to be equally long.
+            times = self.seconds + (step - self.steps) / (int(state.steps) - self.steps) * (seconds - self.seconds)
+            columns = step, value, residual, size, self.work + spent, times
+            self.history.append(dict(zip(History.names, columns, strict=True)))
+        return Progress(state, rule_state, self.history, self.work + work, seconds, status)
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -75,21 +90,14 @@ class RunPlan:
     """Steps between two records; 0 for a stride that grows with the run."""
     record_by_record: bool
     """Whether a chunk ends with its first record, because somebody looks at each."""
-    compiler_options: Mapping[str, Any] | None = None
+    compiler_options: Mapping[str, Any] | None
+    began: float
+    """The time at which no second of the run was spent."""
 
-
-class Chunk(NamedTuple):
-    """What an engine returns; a state that is not finite is replaced by the last one that was."""
-
-    state: State
-    rule_state: PyTree
-    status: Status
-    records: np.ndarray
-    """Step, value, residual, size, and the work since the start of the chunk, a row for each record."""
-    taken: int
-    """Steps taken in this chunk."""
-    work: float
-    """Work done in this chunk."""
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run until now."""
+        return time.perf_counter() - self.began
 
 
 def _steps_to_look(steps: Any, stride: Any, last_step: Any) -> Any:
@@ -147,27 +155,17 @@ class ChunkLimits(NamedTuple):
     """Steps between two records; 0 for a stride that grows with the run."""
 
 
-class RecordBuffer(NamedTuple):
-    """The records of a chunk so far, at the front of arrays of fixed length."""
-
-    steps: Int[Array, " capacity"]
-    numbers: Float[Array, "capacity 4"]
-    """Value, residual, size, and the work since the start of the chunk."""
-    filled: Int[Array, ""]
-
-    def add(self, step: Int[Array, ""], numbers: Float[Array, "4"], due: Array) -> "RecordBuffer":
-        """Write always and count when due: two small writes cost less than a branch."""
-        write = partial(jax.lax.dynamic_update_index_in_dim, index=self.filled, axis=0)
-        return RecordBuffer(write(self.steps, step), write(self.numbers, numbers), self.filled + due.astype(jnp.int32))
-
-
 class ChunkState(NamedTuple):
     """What a chunk carries from look to look."""
 
     state: State
     rule_state: PyTree
     code: Int[Array, ""]
-    records: RecordBuffer
+    record_steps: Int[Array, " capacity"]
+    record_numbers: Float[Array, "capacity 4"]
+    """Value, residual, size, and the work since the start of the chunk."""
+    filled: Int[Array, ""]
+    """How many records there are."""
     work: Scalar
     """Since the start of the chunk."""
     recorded: Int[Array, ""]
@@ -179,14 +177,51 @@ class ChunkState(NamedTuple):
 def _run_chunk(
     method: Method, state: State, rule_state: PyTree, key: Key[Array, ""], limits: ChunkLimits, last: Record
 ) -> ChunkState:
-    kind, zero = _record_dtype(state), jnp.zeros((), jnp.int32)
-    records = RecordBuffer(jnp.zeros(MAX_RECORDS, jnp.int32), jnp.zeros((MAX_RECORDS, 4), kind), zero)
-    carry = ChunkState(state, rule_state, zero, records, jnp.zeros_like(last.work), last.step, last.value.astype(kind))
+    """Run from look to look of the stopping rule, and record where a record is due."""
+    descent, kind, zero = method[0], _record_dtype(state), jnp.zeros((), jnp.int32)
+    noisy = not descent.oracle.deterministic
+    # Whether value, residual and size are known after every step: a search has nearly all of them.
+    informs = descent.step.needs_value and not descent.factorises and descent.tests_iterate
+    unknown = (jnp.zeros((), trees.dtype(state.x)),) * 3 if informs else ()
+
+    def take(before: tuple, looks: bool) -> tuple:
+        state, work, total, _ = before
+        state, info = _take_step(descent, state, key)
+        # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
+        total = total + info.value.astype(kind) if noisy else total
+        return state, work + info.work.astype(work.dtype), total, info[:3] if looks else ()
+
+    def run_to_next_look(carry: ChunkState) -> ChunkState:
+        looked = carry.state.steps
+        steps = _steps_to_look(looked, limits.stride, limits.last_step)
+        before = carry.state, carry.work, jnp.zeros((), kind), unknown
+        # Else the last step alone is looked at, and traced on its own.
+        taken = jax.lax.fori_loop(0, steps if informs else steps - 1, lambda _, before: take(before, informs), before)
+        state, work, total, numbers = taken if informs else take(taken, True)
+        value, residual, size = (number.astype(kind) for number in numbers)
+        value = total / jnp.asarray(steps, kind) if noisy else value
+        record = Record(state.steps, value, residual, size, last.work + work, last.seconds)
+        recorded = last._replace(step=carry.recorded, value=carry.value)
+        rule_state, code, due = _look(method, carry.rule_state, record, recorded, looked, limits)
+        code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
+        if informs:
+            value = jnp.where(due, value, carry.value)
+        elif not noisy:
+            value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(kind), lambda: carry.value)
+        write = partial(jax.lax.dynamic_update_index_in_dim, index=carry.filled, axis=0)
+        row = jnp.stack([value, residual, size, work.astype(kind)])
+        # Written always and counted when due: two small writes cost less than a branch.
+        records = write(carry.record_steps, state.steps), write(carry.record_numbers, row)
+        filled, newest = carry.filled + due.astype(jnp.int32), jnp.where(due, state.steps, carry.recorded)
+        return ChunkState(state, rule_state, code, *records, filled, work, newest, value)
 
     def is_unfinished(carry: ChunkState) -> Array:
-        return (carry.code == 0) & (carry.records.filled < limits.records) & (carry.state.steps < limits.until)
+        return (carry.code == 0) & (carry.filled < limits.records) & (carry.state.steps < limits.until)
 
-    return jax.lax.while_loop(is_unfinished, partial(_run_to_next_look, method, key, limits, last), carry)
+    records = jnp.zeros(MAX_RECORDS, jnp.int32), jnp.zeros((MAX_RECORDS, 4), kind), zero
+    recorded = last.step, last.value.astype(kind)
+    start = ChunkState(state, rule_state, zero, *records, jnp.zeros_like(last.work), *recorded)
+    return jax.lax.while_loop(is_unfinished, run_to_next_look, start)
 
 
 def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
@@ -199,54 +234,6 @@ def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[A
     return jax.lax.while_loop(finite, lambda carry: (carry[1], after(carry[1])), (state, after(state)))[0]
 
 
-def _run_to_next_look(
-    method: Method, key: Key[Array, ""], limits: ChunkLimits, last: Record, carry: ChunkState
-) -> ChunkState:
-    """Take the steps up to a look, let the rule look, and record if a record is due."""
-    descent, looked = method[0], carry.state.steps
-    steps = _steps_to_look(looked, limits.stride, limits.last_step)
-    state, work, value, residual, size = _take_steps(descent, carry, key, steps)
-    record = Record(state.steps, value, residual, size, last.work + work, last.seconds)
-    recorded = last._replace(step=carry.recorded, value=carry.value)
-    rule_state, code, due = _look(method, carry.rule_state, record, recorded, looked, limits)
-    code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
-    if _informs_at_every_step(descent):
-        value = jnp.where(due, value, carry.value)
-    elif descent.oracle.deterministic:
-        value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(value.dtype), lambda: carry.value)
-    numbers = jnp.stack([value, residual, size, work.astype(value.dtype)])
-    records = carry.records.add(state.steps, numbers, due)
-    return ChunkState(state, rule_state, code, records, work, jnp.where(due, state.steps, carry.recorded), value)
-
-
-def _informs_at_every_step(descent: Descent) -> bool:
-    """Return whether value, residual and size are known after every step: a search has nearly all of them."""
-    return descent.step.needs_value and not descent.factorises and descent.tests_iterate
-
-
-def _take_steps(
-    descent: Descent, carry: ChunkState, key: Key[Array, ""], steps: Any
-) -> tuple[State, Scalar, Scalar, Scalar, Scalar]:
-    """Return state, work, value, residual and size after some steps; a noisy oracle's value is the mean over them."""
-    kind, noisy = carry.value.dtype, not descent.oracle.deterministic
-
-    def take(before: tuple, looks: bool) -> tuple:
-        state, work, total, _ = before
-        state, info = _take_step(descent, state, key)
-        # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
-        total = total + info.value.astype(kind) if noisy else total
-        return state, work + info.work.astype(work.dtype), total, info[:3] if looks else ()
-
-    informs = _informs_at_every_step(descent)
-    unknown = (jnp.zeros((), trees.dtype(carry.state.x)),) * 3 if informs else ()
-    before = carry.state, carry.work, jnp.zeros((), kind), unknown
-    # Else the last step alone is looked at, and traced on its own.
-    taken = jax.lax.fori_loop(0, steps if informs else steps - 1, lambda _, before: take(before, informs), before)
-    state, work, total, numbers = taken if informs else take(taken, True)
-    value, residual, size = (number.astype(kind) for number in numbers)
-    return state, work, total / jnp.asarray(steps, kind) if noisy else value, residual, size
-
-
 class CompiledEngine:
     """Runs a method in chunks of about half a second."""
 
@@ -255,9 +242,9 @@ class CompiledEngine:
         self._run = compiled(_run_chunk, (plan.descent, plan.rule), options=plan.compiler_options)
         self._steps_per_second = 0.0
 
-    def run(self, progress: Progress) -> Chunk:
+    def run(self, progress: Progress) -> Progress:
         """Run for about half a second, or to the next record, or until the rule stops."""
-        plan, began = self.plan, time.perf_counter()
+        plan, began = self.plan, self.plan.seconds
         # The first chunk is one look; it may hold the compilation.
         chunk_steps = max(int(self._steps_per_second * CHUNK_SECONDS), 1)
         until = plan.last_step if plan.record_by_record else min(progress.steps + chunk_steps, plan.last_step)
@@ -265,24 +252,19 @@ class CompiledEngine:
         before: Any = progress.history.last["value"], np.nan, np.nan, progress.work, progress.seconds
         last = Record(np.int32(progress.recorded), *map(np.float64, before))  # type: ignore[arg-type]
         end = self._run(progress.state, progress.rule_state, plan.key, ChunkLimits(*map(np.int32, limits)), last)
-        status, state, taken = Status(int(end.code)), end.state, int(end.state.steps) - progress.steps
-        self._steps_per_second = taken / (time.perf_counter() - began)
-        records = np.column_stack([end.records.steps, end.records.numbers])[: int(end.records.filled)]
+        status, state = Status(int(end.code)), end.state
+        self._steps_per_second = (int(state.steps) - progress.steps) / (plan.seconds - began)
+        records = np.column_stack([end.record_steps, end.record_numbers])[: int(end.filled)]
         if status is Status.DIVERGED:
             state = compiled(_last_finite, (plan.descent, plan.rule))(progress.state, plan.key, end.state.steps)
             records = records[records[:, 0] <= int(state.steps)]
-        return Chunk(state, end.rule_state, status, records, taken, float(end.work))
+        return progress.after(state, end.rule_state, status, records, float(end.work), plan.seconds)
 
 
 def _step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, Info, Array]:
     """Take one step, and say whether it is finite."""
     state, info = _take_step(descent, state, key)
     return state, info, trees.all_finite(state.x)
-
-
-def _number(value: Any, kind: Any = None) -> Any:
-    """Return a number of NumPy, which the types take for one of JAX."""
-    return np.asarray(value, kind)
 
 
 class HostEngine:
@@ -292,33 +274,28 @@ class HostEngine:
         self.plan = plan
         self._step = compiled(_step, plan.descent, options=plan.compiler_options)
         # Numbers of NumPy, whose arithmetic needs no compiling.
-        self._method = plan.descent, jax.tree.map(_number, plan.rule)
+        self._method = plan.descent, jax.tree.map(np.asarray, plan.rule)
         self._kind = _record_dtype(start.state)
 
     # What overflows shows in the status, as in compiled code, and not in a warning.
     @np.errstate(all="ignore")
-    def run(self, progress: Progress) -> Chunk:
+    def run(self, progress: Progress) -> Progress:
         """Take the steps up to the next look, and look."""
-        plan, state, first, began = self.plan, progress.state, progress.steps, time.perf_counter()
+        plan, state, first, no_records = self.plan, progress.state, progress.steps, np.zeros((0, 5))
         until = first + int(_steps_to_look(np.int32(first), plan.stride, plan.last_step))
         total = work = 0.0
-        for step in range(first + 1, until + 1):
+        for _ in range(first, until):
             following, info, valid = self._step(state, plan.key)
             work += float(info.work)
             if not valid:
-                return Chunk(state, progress.rule_state, Status.DIVERGED, np.zeros((0, 5)), step - first, work)
+                return progress.after(state, progress.rule_state, Status.DIVERGED, no_records, work, plan.seconds)
             state, total = following, total + float(info.value)
         value = float(info.value) if plan.descent.oracle.deterministic else total / (until - first)
-        record = Record(
-            step=_number(until, np.int32),
-            value=_number(value, self._kind),
-            residual=_number(info.residual, self._kind),
-            size=_number(info.size, self._kind),
-            work=_number(progress.work + work),
-            seconds=_number(progress.seconds + time.perf_counter() - began),
-        )
-        recorded, known = _number(progress.recorded, np.int32), _number(progress.history.last["value"], self._kind)
-        last, rule_state = record._replace(step=recorded, value=known), jax.tree.map(_number, progress.rule_state)
+        numbers: Any = (np.asarray(n, self._kind) for n in (value, info.residual, info.size))
+        spent: Any = np.float64(progress.work + work), np.float64(plan.seconds)
+        record = Record(np.asarray(until, np.int32), *numbers, *spent)  # type: ignore[arg-type]
+        known: Any = np.asarray(progress.recorded, np.int32), np.asarray(progress.history.last["value"], self._kind)
+        last, rule_state = record._replace(step=known[0], value=known[1]), jax.tree.map(np.asarray, progress.rule_state)
         rule_state, code, due = _look(self._method, rule_state, record, last, first, plan)
-        records = np.array([[until, value, info.residual, info.size, work]] if due else np.zeros((0, 5)), np.float64)
-        return Chunk(state, rule_state, Status(int(code)), records, until - first, work)
+        records = np.array([[until, value, info.residual, info.size, work]] if due else no_records, np.float64)
+        return progress.after(state, rule_state, Status(int(code)), records, work, plan.seconds)

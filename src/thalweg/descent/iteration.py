@@ -176,18 +176,7 @@ class Descent(eqx.Module):
         """Take the step of :meth:`update` with a gradient that is already there."""
         _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
-        move = Move(
-            steps=state.steps,
-            point=point,
-            centre=centre,
-            out=out._replace(gradient=gradient),
-            reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
-            admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
-            f=self._f,
-            divergence=self.divergence,
-            term=self.term,
-            looks_ahead=self.momentum.looks_ahead,
-        )
+        move = Move(self, state.steps, point, centre, out._replace(gradient=gradient))
         taken = self.step.take(move, state.step)
         if self.exact:
             f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
@@ -225,7 +214,8 @@ class Descent(eqx.Module):
         gradient = jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), gradient, x)
         return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
 
-    def _f(self, x: PyTree[Array]) -> Scalar:
+    def f(self, x: PyTree[Array]) -> Scalar:
+        """Evaluate the smooth part of the objective; refuse where the oracle cannot evaluate it exactly."""
         if not self.exact:
             raise IncompatiblePartsError(
                 f"step={type(self.step).__name__} searches along a line, which needs an exact oracle that can be "
@@ -326,7 +316,7 @@ def as_point(x: PyTree) -> PyTree[Array]:
         raise ValueError("x0 holds no number: there is nothing to minimise over")
 
     def leaf(path: tuple, value: Any) -> Array:
-        name = "x0" + trees.path_name(path)
+        name = "x0" + jax.tree_util.keystr(path)
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name} must not be masked: fill in what is missing, found {value!r}")
         try:
@@ -367,6 +357,6 @@ def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> N
     for (path, leaf), g in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(gradient), strict=True):
         if jnp.shape(g) != leaf.shape:
             raise ValueError(
-                f"oracle={oracle} returned a gradient of shape {jnp.shape(g)} for x0{trees.path_name(path)}, "
+                f"oracle={oracle} returned a gradient of shape {jnp.shape(g)} for x0{jax.tree_util.keystr(path)}, "
                 f"which has shape {leaf.shape}"
             )

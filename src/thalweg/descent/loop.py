@@ -1,5 +1,6 @@
 """The loop around the iteration: chunks, history, stopping, progress, callbacks, checkpoints."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ from thalweg.arguments import flag, number, one_of, random_key, whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import CheckpointWriter, as_checkpoint
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Chunk, CompiledEngine, HostEngine, Progress, RunPlan
+from thalweg.descent.engines import CompiledEngine, HostEngine, Progress, RunPlan
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.programs import refuse_traced
@@ -150,86 +151,60 @@ def minimize(
     if (file := as_checkpoint(checkpoint)) is not None:
         writer = CheckpointWriter(file, descent, rule, key, start.state.x)
         start = writer.find_or_write(start)
-    plan = RunPlan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
-    loop = _Loop(plan, _engine(engine, plan, start), start, callback, writer)
-    return loop.result(start.state.x, loop.run(bar=progress))
+    began = time.perf_counter() - start.seconds
+    plan = RunPlan(descent, rule, key, last_step, stride, callback is not None, compiler_options, began)
+    reached, status, note = _run(plan, _engine(engine, plan, start), start, callback, writer, bar=progress)
+    if writer is not None:
+        # What ended for want of anything to gain is not taken up again; all else goes on.
+        ended = status.success or status is Status.STAGNATED
+        reached.status = status if ended else Status.RUNNING
+        writer.write(reached)
+    verdict = Verdict(plan, reached, start.state.x, status, note)
+    verdict.check()
+    return Result(
+        x=verdict.x,
+        status=verdict.status,
+        message=f"{verdict.status.name} after {reached.steps} steps. {verdict.note}{verdict.status.advice}",
+        steps=reached.steps,
+        work=reached.work,
+        seconds=reached.seconds,
+        history=reached.history,
+        state=reached.state,
+        rule_state=reached.rule_state,
+        objective=objective_of(descent),
+    )
 
 
-@dataclass
-class _Loop:
-    """One call of :func:`minimize`: what happens between chunks."""
-
-    plan: RunPlan
-    engine: CompiledEngine | HostEngine
-    progress: Progress
-    callback: Callable[[Snapshot], bool | None] | None
-    writer: CheckpointWriter | None
-    note: str = ""
-
-    def run(self, bar: bool) -> Status:
-        """Run chunk after chunk; return why it ended."""
-        status, first, before = self.progress.status, self.progress.steps, self.progress.seconds
-        with Run("descent", total=self.plan.last_step, bar=bar, warns=False) as run:
-            run.advance(first)
-            run.keep(self.progress)
-            while status is Status.RUNNING and self.progress.steps < self.plan.last_step and not run.interrupted:
-                chunk = self.engine.run(self.progress)
-                status = self._add(chunk, before + run.seconds)
-                run.keep(self.progress)
-                run.advance(chunk.taken, self._describe((self.progress.steps - first) / run.seconds))
-                if status is Status.DIVERGED:
-                    self.note = f"Step {self.progress.steps + 1} was the first to be NaN or infinite. "
-                elif self.callback is not None and chunk.records.size and self.callback(self._snapshot()):
-                    status = Status.STOPPED_BY_CALLBACK if status is Status.RUNNING else status
-                if self.writer is not None and status is not Status.DIVERGED:
-                    self.writer.write_if_due(self.progress)
-        if run.interrupted:
-            return Status.INTERRUPTED
-        return Status.STEPS_SPENT if status is Status.RUNNING else status
-
-    def _add(self, chunk: Chunk, seconds: float) -> Status:
-        """Take in what a chunk has done, up to some time; return its status."""
-        last = self.progress
-        if chunk.records.size:
-            step, value, residual, size, work = chunk.records.T
-            # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-            times = last.seconds + (step - last.steps) / chunk.taken * (seconds - last.seconds)
-            columns = step, value, residual, size, last.work + work, times
-            last.history.append(dict(zip(History.names, columns, strict=True)))
-        self.progress = Progress(chunk.state, chunk.rule_state, last.history, last.work + chunk.work, seconds)
-        return chunk.status
-
-    def _describe(self, rate: float) -> str:
-        last = self.progress.history.last
-        return f"{rate:,.0f} steps/s  value {last['value']:.6g}  ‖G‖ {last['residual']:.2e}"
-
-    def _snapshot(self) -> Snapshot:
-        row = self.progress.history.last
-        row.pop("step")
-        return Snapshot(self.progress.steps, self.plan.descent.solution(self.progress.state), **row)
-
-    def result(self, start: PyTree[Array], status: Status) -> Result:
-        """Write the last checkpoint, and gather what the run has to show."""
-        progress = self.progress
-        if self.writer is not None:
-            # What ended for want of anything to gain is not taken up again; all else goes on.
-            ended = status.success or status is Status.STAGNATED
-            progress.status = status if ended else Status.RUNNING
-            self.writer.write(progress)
-        verdict = Verdict(self.plan, progress, start, status, self.note)
-        verdict.check()
-        return Result(
-            x=verdict.x,
-            status=verdict.status,
-            message=f"{verdict.status.name} after {progress.steps} steps. {verdict.note}{verdict.status.advice}",
-            steps=progress.steps,
-            work=progress.work,
-            seconds=progress.seconds,
-            history=progress.history,
-            state=progress.state,
-            rule_state=progress.rule_state,
-            objective=objective_of(self.plan.descent),
-        )
+def _run(
+    plan: RunPlan,
+    engine: CompiledEngine | HostEngine,
+    start: Progress,
+    callback: Callable[[Snapshot], bool | None] | None,
+    writer: CheckpointWriter | None,
+    bar: bool,
+) -> tuple[Progress, Status, str]:
+    """Run chunk after chunk; return where the run has come to, why it ended, and what there is to say of its end."""
+    progress, status, note = start, start.status, ""
+    with Run("descent", total=plan.last_step, bar=bar, warns=False) as run:
+        run.advance(start.steps)
+        run.keep(progress)
+        while status is Status.RUNNING and progress.steps < plan.last_step and not run.interrupted:
+            first, progress = progress.steps, engine.run(progress)
+            run.keep(progress)
+            status, last, rate = progress.status, progress.history.last, (progress.steps - start.steps) / run.seconds
+            summary = f"{rate:,.0f} steps/s  value {last['value']:.6g}  ‖G‖ {last['residual']:.2e}"
+            run.advance(progress.steps - first, summary)
+            if status is Status.DIVERGED:
+                note = f"Step {progress.steps + 1} was the first to be NaN or infinite. "
+            elif callback is not None and progress.recorded == progress.steps:
+                shown: dict[str, Any] = {**last, "step": progress.steps, "x": plan.descent.solution(progress.state)}
+                if callback(Snapshot(**shown)) and status is Status.RUNNING:
+                    status = Status.STOPPED_BY_CALLBACK
+            if writer is not None and status is Status.RUNNING:
+                writer.write_if_due(progress)
+    if run.interrupted:
+        return progress, Status.INTERRUPTED, note
+    return progress, Status.STEPS_SPENT if status is Status.RUNNING else status, note
 
 
 def _engine(name: str | None, plan: RunPlan, start: Progress) -> CompiledEngine | HostEngine:

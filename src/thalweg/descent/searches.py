@@ -3,7 +3,7 @@
 A search goes to where a size leads, tests what it finds there, and tries a shorter or a longer size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -59,6 +59,8 @@ class SearchedStep(StepRule):
     needs_value: ClassVar[bool] = True
     expands: ClassVar[bool]
     """Whether the first step looks for the longest size that passes."""
+    merit: ClassVar[Callable[..., Scalar]]
+    """``merit(move, size, x, value)`` is what the test compares, for a size that leads to x, where f is ``value``."""
 
     initial: Array
     shrink: Array
@@ -68,10 +70,6 @@ class SearchedStep(StepRule):
         """Carry the size to begin with and the largest |f| seen."""
         dtype = trees.dtype(x)
         return self.initial.astype(dtype), trees.scalar(0, dtype)
-
-    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
-        """Return what the test compares, for a size that leads to ``x``, where f is ``value``."""
-        raise NotImplementedError
 
     def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
         """Return whether a test compares more than rounding errors: what the model adds to f is above the slack."""
@@ -85,7 +83,7 @@ class SearchedStep(StepRule):
         """
         size, largest = state
         first, value, limits = move.steps == 0, move.out.value.astype(size.dtype), jnp.finfo(size.dtype)
-        level = value + move.term.value(move.point).astype(size.dtype) if self.compares_objective else value
+        level = value + move.descent.term.value(move.point).astype(size.dtype) if self.compares_objective else value
         largest = jnp.maximum(largest, abs(value))
         # f may be a difference of large numbers, and its rounding error is theirs: without this allowance rounding
         # fails the test near the minimum, and the size is cut to nothing.
@@ -94,7 +92,7 @@ class SearchedStep(StepRule):
         def attempt(search: SearchState) -> SearchState:
             size = search.size
             x = move.reach(size)
-            value = jnp.asarray(move.f(x), size.dtype)
+            value = jnp.asarray(move.descent.f(x), size.dtype)
             merit = self.merit(move, size, x, value)
             passes, informative = merit <= level + slack, self.is_informative(merit, value, slack)
             failed = search.failed | ~passes
@@ -113,7 +111,7 @@ class SearchedStep(StepRule):
         start = SearchState(move.admit(size), none, size, move.centre, value, no, no, no, no, no)
         search = jax.lax.while_loop(lambda search: ~search.over, attempt, start)
         # The next size is longer if this one truly passed at once.
-        grow = (1.0 if move.looks_ahead else BACKTRACKING_GROWTH) if self.grow is None else self.grow
+        grow = (1.0 if move.descent.momentum.looks_ahead else BACKTRACKING_GROWTH) if self.grow is None else self.grow
         longer = (search.tried == 1) & search.informative & ~search.far
         following = jnp.where(longer, search.last * jnp.asarray(grow, size.dtype), search.last)
         # The start does not count for the largest |f|, since it may lie where the term is infinite.
@@ -163,7 +161,7 @@ class Backtracking(SearchedStep):
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f(x) less what the model adds to f(y)."""
-        return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
+        return value - move.descent.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
 
     def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
         """Suggest a longer first size where no step changed f by more than rounding."""
@@ -206,4 +204,4 @@ class Monotone(SearchedStep):
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f + h."""
-        return value + move.term.value(x).astype(value.dtype)
+        return value + move.descent.term.value(x).astype(value.dtype)

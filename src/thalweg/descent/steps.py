@@ -13,8 +13,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number, one_of
 from thalweg.codec import storable
-from thalweg.descent.divergences import Divergence
-from thalweg.descent.terms import Term, Zero
+from thalweg.descent.terms import Zero
 from thalweg.oracles.base import Out
 
 __all__ = ["BarzilaiBorwein", "Constant", "InverseLipschitz", "InverseTime", "OptaxStep", "Polynomial", "Schedule"]
@@ -28,6 +27,8 @@ SIZE_RANGE_POWER = 0.9
 class Move(NamedTuple):
     """What a step rule knows when it takes one step."""
 
+    descent: Any
+    """The :class:`~thalweg.descent.Descent` that takes it."""
     steps: Int[Array, ""]
     """How many were taken before this one."""
     point: PyTree[Array]
@@ -36,16 +37,14 @@ class Move(NamedTuple):
     """c, the centre of the step."""
     out: Out
     """What the oracle returned at ``point``."""
-    reach: Callable[[Scalar], PyTree[Array]]
-    """``reach(size)`` is the minimiser of the iteration for that step size."""
-    admit: Callable[[Scalar], Scalar]
-    """``admit(size)`` is ``size``, shortened where there would be no minimiser."""
-    f: Callable[[PyTree[Array]], Scalar]
-    """The smooth part of the objective; refuses where the oracle cannot evaluate it exactly."""
-    divergence: Divergence
-    term: Term
-    looks_ahead: bool
-    """Whether the gradient was taken away from the iterate."""
+
+    def reach(self, size: Scalar) -> PyTree[Array]:
+        """Return the minimiser of the iteration for a step size."""
+        return self.descent.divergence.step(self.centre, self.out.gradient, size, self.descent.term)
+
+    def admit(self, size: Scalar) -> Scalar:
+        """Return ``size``, shortened where there would be no minimiser."""
+        return self.descent.divergence.admissible(self.centre, self.out.gradient, size, self.descent.term)
 
 
 class Taken(NamedTuple):
@@ -93,13 +92,13 @@ class StepRule(eqx.Module):
         A heavy ball that passes the minimum has no gradient there, and yet it has not converged.
         """
         origins = [move.centre] if move.point is move.centre else [move.centre, move.point]
-        norms = [move.divergence.residual_norm(origin, taken.x, taken.size) for origin in origins]
+        norms = [move.descent.divergence.residual_norm(origin, taken.x, taken.size) for origin in origins]
         norm = reduce(jnp.maximum, norms)
-        if not move.divergence.linear:
+        if not move.descent.divergence.linear:
             return norm
         # A step so short that rounding loses it has not converged: the gradient is its residual.
         lost = norm == 0
-        if not isinstance(move.term, Zero):
+        if not isinstance(move.descent.term, Zero):
             moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
             lost = reduce(jnp.logical_and, map(jnp.array_equal, *map(jax.tree.leaves, (moved, move.centre))))
         return jnp.where(lost, jnp.maximum(trees.norm(move.out.gradient).astype(norm.dtype), norm), norm)
@@ -112,9 +111,8 @@ class StepRule(eqx.Module):
 class _Scheduled(StepRule):
     """A rule whose size depends on the count alone."""
 
-    def size(self, count: Int[Array, ""]) -> Scalar:
-        """The step size at step ``count``, counted from 0."""
-        raise NotImplementedError
+    size: ClassVar[Callable[..., Scalar]]
+    """``size(count)`` is the step size at step ``count``, counted from 0."""
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Step by ``size(count)``."""
@@ -287,7 +285,7 @@ class OptaxStep(StepRule):
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Add the optimiser's update."""
-        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f}
+        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.descent.f}
         with jax.numpy_dtype_promotion("standard"):  # Optax multiplies counts by numbers, whatever the user's setting
             updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
         size = jnp.full((), jnp.nan, trees.dtype(move.centre))

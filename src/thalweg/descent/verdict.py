@@ -98,8 +98,8 @@ class Verdict:
 
     def _describe_unbounded(self) -> str:
         """Say that x went, and the objective fell, so far that rounding hides where they began, if they did."""
-        length = trees.norm_on_host(self.x)
-        if not self.plan.descent.exact or not self.eps * length > 1 + trees.norm_on_host(self.start):
+        length, before = (np.linalg.norm(trees.flattened(point)) for point in (self.x, self.start))
+        if not self.plan.descent.exact or not self.eps * length > 1 + before:
             return ""
         if not -self.eps * self._last > 1 + abs(self._first):
             return ""

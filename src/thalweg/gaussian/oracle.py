@@ -12,7 +12,7 @@ from thalweg.gaussian.expectations import Expectation, Quadrature
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Marginals
 from thalweg.oracles.base import Oracle, Out
-from thalweg.oracles.epochs import draw_batch, start_epoch
+from thalweg.oracles.minibatch import draw_batch, start_epoch
 
 __all__ = ["ExpectedLikelihood"]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from thalweg.compiling import quick_jit
@@ -31,6 +30,8 @@ class CGState(NamedTuple):
     """⟨r, P⁻¹r⟩ of each column."""
     norms: Any
     """‖r‖ of each column."""
+    goal: Any
+    """What it must come down to."""
     active: Any
     """Columns that are not solved yet, and along which A is positive."""
     iterations: Any
@@ -82,7 +83,6 @@ def conjugate_gradients(
     right: Any,
     *,
     precondition: Apply | None = None,
-    start: Any = None,
     tol: Any = 1e-6,
     max_iter: int = 1000,
     inner: Inner = columns_inner,
@@ -100,8 +100,6 @@ def conjugate_gradients(
         The right sides as columns, of NumPy or of JAX.
     precondition
         ``precondition(block) -> P⁻¹ block``, P near A.
-    start
-        An approximate solution.
     tol
         A column is solved when ‖r‖ ≤ tol·‖right‖; a number, or one for each column.
     max_iter
@@ -121,57 +119,48 @@ def conjugate_gradients(
     ([0.090909, 0.636364], 2)
     """
     xp = namespace(right)
-    norms = xp.sqrt(inner(right, right))
-    goal = tol * norms
-    begin, advance = _begin, _advance
     if xp is np:
-        at_once = 1
+        begin, advance, at_once = _begin, _advance, 1
     else:
         begin, advance = _begin_compiled, _advance_compiled
         apply, precondition = (_as_leaf(function) for function in (apply, precondition))
-    state = begin(apply, precondition, right, start, goal, max_iter, inner)
+    state = begin(precondition, right, tol, max_iter, inner)
+    norms = np.asarray(state.norms)
     while bool(xp.any(state.active)) and int(state.iterations) < max_iter:
         end = xp.asarray(min(int(state.iterations) + at_once, max_iter))
-        state = advance(apply, precondition, state, goal, end, inner)
+        state = advance(apply, precondition, state, end, inner)
         if watch is not None and watch(state.x, int(state.iterations)):
             break
-    left = np.asarray(state.norms) / np.maximum(np.asarray(norms), np.finfo(norms.dtype).tiny)
+    left = np.asarray(state.norms) / np.maximum(norms, np.finfo(norms.dtype).tiny)
     sizes, ratios = (np.asarray(part)[: int(state.iterations)] for part in (state.sizes, state.ratios))
     return CGResult(state.x, int(state.iterations), left, sizes, ratios)
 
 
-def traced_conjugate_gradients(
-    apply: Apply, right: Any, precondition: Apply | None, tol: Any, max_iter: int, inner: Inner = columns_inner
-) -> CGState:
+def traced_conjugate_gradients(apply: Apply, right: Any, tol: Any, max_iter: int) -> CGState:
     """Solve A x = right for each column within a compiled program, where the host has no look in between.
 
     Examples
     --------
+    >>> import jax.numpy as jnp
     >>> A = jnp.array([[4.0, 1.0], [1.0, 3.0]])
-    >>> solve = jax.jit(lambda right: traced_conjugate_gradients(lambda block: A @ block, right, None, 1e-5, 9).x)
+    >>> solve = jax.jit(lambda right: traced_conjugate_gradients(lambda block: A @ block, right, 1e-5, 9).x)
     >>> solve(jnp.array([[1.0], [2.0]])).round(4).ravel()
     Array([0.0909, 0.6364], dtype=float...)
     """
-    goal = tol * jnp.sqrt(inner(right, right))
-    state = _begin(apply, precondition, right, None, goal, max_iter, inner)
-    return _advance(apply, precondition, state, goal, max_iter, inner)
+    return _advance(apply, None, _begin(None, right, tol, max_iter, columns_inner), max_iter, columns_inner)
 
 
-def _begin(
-    apply: Apply, precondition: Apply | None, right: Any, start: Any, goal: Any, max_iter: int, inner: Inner
-) -> CGState:
+def _begin(precondition: Apply | None, right: Any, tol: Any, max_iter: int, inner: Inner) -> CGState:
     xp = namespace(right)
-    x = xp.zeros_like(right) if start is None else start
-    residual = right if start is None else right - apply(start)
-    z = residual if precondition is None else precondition(residual)
-    coefficients = xp.zeros((max_iter, right.shape[1]), right.dtype)
-    norms, count = xp.sqrt(inner(residual, residual)), xp.asarray(0)
+    z = right if precondition is None else precondition(right)
+    norms, count, x = xp.sqrt(inner(right, right)), xp.asarray(0), xp.zeros_like(right)
+    goal = tol * norms
     # Two arrays: on the host coefficients are written in place.
-    others = xp.zeros_like(coefficients)
-    return CGState(x, residual, z, inner(residual, z), norms, norms > goal, count, coefficients, others)
+    sizes, ratios = (xp.zeros((max_iter, right.shape[1]), right.dtype) for _ in range(2))
+    return CGState(x, right, z, inner(right, z), norms, goal, norms > goal, count, sizes, ratios)
 
 
-def _iterate(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, inner: Inner) -> CGState:
+def _iterate(apply: Apply, precondition: Apply | None, state: CGState, inner: Inner) -> CGState:
     """One step. A column that is solved stands still: rounding would take it away again."""
     xp = namespace(state.x)
     image = apply(state.direction)
@@ -187,7 +176,8 @@ def _iterate(apply: Apply, precondition: Apply | None, state: CGState, goal: Any
     norms = xp.where(live, xp.sqrt(inner(residual, residual)), state.norms)
     count = state.iterations
     sizes, ratios = _put(state.sizes, count, size), _put(state.ratios, count, following)
-    return CGState(x, residual, direction, energy, norms, live & (norms > goal), count + 1, sizes, ratios)
+    active = live & (norms > state.goal)
+    return CGState(x, residual, direction, energy, norms, state.goal, active, count + 1, sizes, ratios)
 
 
 def _put(rows: Any, index: Any, row: Any) -> Any:
@@ -202,20 +192,20 @@ def _as_leaf(function: Any) -> Any:
     return function if leaf else jax.tree_util.Partial(function)
 
 
-def _advance(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner) -> CGState:
+def _advance(apply: Apply, precondition: Apply | None, state: CGState, end: Any, inner: Inner) -> CGState:
     """Step until all columns have come to their goal, or ``end`` steps are made."""
     xp = namespace(state.x)
     return while_loop(
         lambda state: xp.any(state.active) & (state.iterations < end),
-        lambda state: _iterate(apply, precondition, state, goal, inner),
+        lambda state: _iterate(apply, precondition, state, inner),
         state,
         xp,
     )
 
 
 _begin_compiled = quick_jit(
-    lambda apply, precondition, right, *_: len(right) <= _QUICKLY_COMPILED_ROWS, static_argnums=(5, 6)
+    lambda precondition, right, *_: len(right) <= _QUICKLY_COMPILED_ROWS, static_argnums=(3, 4)
 )(_begin)
 _advance_compiled = quick_jit(
-    lambda apply, precondition, state, *_: len(state.x) <= _QUICKLY_COMPILED_ROWS, static_argnums=5
+    lambda apply, precondition, state, *_: len(state.x) <= _QUICKLY_COMPILED_ROWS, static_argnums=4
 )(_advance)

@@ -70,26 +70,16 @@ class ScoreFunction(Oracle):
     8
     """
 
-    integrand: Callable[[PyTree, Any], Any] = eqx.field(static=True)
-    sample: Callable[[PyTree, Key[Array, ""]], Any] = eqx.field(static=True)
-    log_prob: Callable[[PyTree, Any], Any] = eqx.field(static=True)
-    samples: int = eqx.field(static=True)
-    baseline: bool = eqx.field(static=True)
+    integrand: Callable[..., Any] = eqx.field(static=True, converter=partial(function, "integrand of ScoreFunction"))
+    sample: Callable[..., Any] = eqx.field(static=True, converter=partial(function, "sample of ScoreFunction"))
+    log_prob: Callable[..., Any] = eqx.field(static=True, converter=partial(function, "log_prob of ScoreFunction"))
+    samples: int = eqx.field(static=True, default=16)
+    baseline: bool = eqx.field(
+        static=True, default=True, kw_only=True, converter=partial(flag, "baseline of ScoreFunction")
+    )
 
-    def __init__(
-        self,
-        integrand: Callable[..., Any],
-        sample: Callable[..., Any],
-        log_prob: Callable[..., Any],
-        samples: int = 16,
-        *,
-        baseline: bool = True,
-    ) -> None:
-        self.integrand = function("integrand of ScoreFunction", integrand)
-        self.sample = function("sample of ScoreFunction", sample)
-        self.log_prob = function("log_prob of ScoreFunction", log_prob)
-        self.samples = whole("samples", samples, least=2 if baseline else 1)
-        self.baseline = flag("baseline of ScoreFunction", baseline)
+    def __check_init__(self) -> None:
+        whole("samples", self.samples, least=2 if self.baseline else 1)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Average over the samples."""

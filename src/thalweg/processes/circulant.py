@@ -171,7 +171,7 @@ def solve(
         return as_columns(_times(root, scaled + coordinates.analysis(given.gram(coordinates.synthesis(scaled)))))
 
     begin = as_columns(_times(root, right))
-    end = traced_conjugate_gradients(apply, begin, None, tol, MAX_PRODUCTS)
+    end = traced_conjugate_gradients(apply, begin, tol, MAX_PRODUCTS)
     norms = jnp.sqrt(jnp.sum(begin**2, axis=0))
     residual = end.norms / jnp.where(norms > 0, norms, 1)
     return CGResult(_times(root, as_block(end.x)), end.iterations, residual, end.sizes, end.ratios)

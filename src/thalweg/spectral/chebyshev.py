@@ -6,12 +6,12 @@ fine as it takes to resolve it, so that the aliasing error of every coefficient 
 """
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 import scipy.fft
+from numpy.polynomial.chebyshev import chebval
 
 from thalweg.linalg.factor import NotPositiveDefinite
 
@@ -33,18 +33,6 @@ def not_positive_definite(reason: str, kind: str = "definite") -> NotPositiveDef
     return NotPositiveDefinite(f"A must be positive {kind} for this function: {reason}")
 
 
-@contextmanager
-def host_float64() -> Any:
-    """Evaluate in float64, on the CPU and at once, without touching the user's settings.
-
-    What leaves the scope must be turned into NumPy first: a float64 JAX array that leaves it becomes float32
-    where the user works in float32.
-    """
-    cpu = jax.local_devices(backend="cpu")[0]
-    with jax.enable_x64(True), jax.default_device(cpu), jax.ensure_compile_time_eval():
-        yield
-
-
 def evaluate(f: Function, x: Any, *, derivative: bool = False) -> np.ndarray:
     """Evaluate ``f`` (or f′, by automatic differentiation) at the points ``x`` in float64.
 
@@ -58,7 +46,9 @@ def evaluate(f: Function, x: Any, *, derivative: bool = False) -> np.ndarray:
     # In pieces of two sizes only: JAX compiles every operation anew for every shape it meets.
     piece = 2**11 if points.size <= 2**13 else 2**16
     padded = np.resize(points, (-(-points.size // piece), piece))
-    with host_float64():
+    # On the CPU and at once, whatever the user's settings; what leaves the scope as a JAX array may become float32.
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.enable_x64(True), jax.default_device(cpu), jax.ensure_compile_time_eval():
         function = jax.vmap(jax.grad(f) if derivative else f)
         values = [np.asarray(function(jax.numpy.asarray(row)), np.float64) for row in padded]
     flat = np.concatenate([np.broadcast_to(value, (piece,)) for value in values])
@@ -127,7 +117,7 @@ def series(
         if np.max(np.abs(coefficients[size // 2 :])) <= floor:
             # Checked off the grid too, so that a function which oscillates between its points, or is zero at all of
             # them, is not taken for resolved. Rounding of the argument near a singularity is amplified by f′.
-            gap = np.max(np.abs(clenshaw(coefficients, points) - apart))
+            gap = np.max(np.abs(chebval(points, coefficients) - apart))
             if size < CHECKED_POINTS:
                 padded = np.append(coefficients, np.zeros(CHECKED_POINTS - coefficients.size))
                 between = on_unit(np.cos(np.pi * (np.arange(CHECKED_POINTS) + 0.5) / CHECKED_POINTS))
@@ -177,11 +167,6 @@ def decay(coefficients: np.ndarray) -> tuple[float, bool]:
     entire = bool(second > 1.05 * first)
     rate = second if entire else -slope
     return float(np.exp(max(rate, 1e-12))), entire
-
-
-def clenshaw(coefficients: np.ndarray, t: Any) -> np.ndarray:
-    """Evaluate Σ_j b_j T_j(t) at points t of [−1, 1]."""
-    return np.polynomial.chebyshev.chebval(np.asarray(t, np.float64), coefficients)
 
 
 def _grid(size: int) -> np.ndarray:

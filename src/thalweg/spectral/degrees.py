@@ -67,11 +67,12 @@ def variance(coefficients: np.ndarray, law: Law) -> float:
     return float(0.5 * np.pi * np.sum(terms[squares > 0]))
 
 
-def optimal(coefficients: np.ndarray, mean: float) -> Law:
+def optimal(coefficients: np.ndarray, mean: float, *others: np.ndarray) -> Law:
     """Return the law of least variance for the actual coefficients.
 
     min Σ b_j²/S_j subject to Σ_{j≥1} S_j = N and 1 ≥ S_1 ≥ S_2 ≥ … is solved by S_j = min(1, c √y_j), y the
-    non-increasing isotonic regression of b_j². With N ≥ J the series is not truncated at all.
+    non-increasing isotonic regression of b_j². With N ≥ J the series is not truncated at all. Where one recurrence
+    serves several series, as of a value and its gradient, their b_j² are added in units of their sums.
 
     Examples
     --------
@@ -79,20 +80,34 @@ def optimal(coefficients: np.ndarray, mean: float) -> Law:
     >>> round(law.mean, 12), bool(np.all(np.diff(law.log_survival) <= 0))
     (3.0, True)
     """
-    b = np.asarray(coefficients, np.float64)
-    return _from_weights("optimal", b[1:] ** 2, mean)
-
-
-def joint(coefficients: np.ndarray, derivative: np.ndarray, mean: float) -> Law:
-    """Return the optimal law for a recurrence that serves a value and a gradient, from b_j² and b′_j² together."""
-    size = max(coefficients.size, derivative.size) - 1
+    real("degree", mean, above=0)
+    size = max(b.size for b in (coefficients, *others)) - 1
     weights = np.zeros(size)
-    for b in (coefficients, derivative):
-        squares = np.asarray(b[1:], np.float64) ** 2
-        total = np.sum(squares)
-        if total > 0:
-            weights[: squares.size] += squares / total
-    return _from_weights("optimal", weights, mean)
+    for b in (coefficients, *others):
+        sizes = np.abs(np.asarray(b[1:], np.float64))
+        squares = (sizes / (np.max(sizes, initial=0.0) or 1.0)) ** 2
+        weights[: squares.size] += squares / (np.sum(squares) or 1.0)
+    if mean >= size:
+        return Law("optimal", np.zeros(size + 1))
+    fitted = np.maximum.accumulate(weights[::-1])[::-1]
+    if np.max(fitted - weights) > 1e-24 * np.max(weights):
+        # Slow to import, and not needed where coefficients fall by themselves, as those of log do up to rounding.
+        from scipy.optimize import isotonic_regression
+
+        fitted = isotonic_regression(weights, increasing=False).x
+    root = np.sqrt(fitted)
+    logs = np.log(np.maximum(root, np.finfo(np.float64).tiny))
+    floor = np.log(min(FLOOR, 0.5 * mean / size))
+    survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)
+    # Bisection on log c: Σ_j S_j rises with it from J·floor to J.
+    low, high = floor - logs[0] - 1.0, -logs[-1] + 1.0
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        if np.sum(np.exp(survival(middle))) < mean:
+            low = middle
+        else:
+            high = middle
+    return Law("optimal", np.append(0.0, survival(0.5 * (low + high))))
 
 
 def theorem3(coefficients: np.ndarray, mean: float, rho: float | None = None) -> Law:
@@ -108,12 +123,9 @@ def theorem3(coefficients: np.ndarray, mean: float, rho: float | None = None) ->
     start = max(0.0, np.ceil(mean - 1.0 / -np.expm1(-log_rho)))
     logs = np.full(degrees.size, 0.0)
     beyond = degrees > start
-    scale = mean - start
+    scale = mean - start  # positive, since K < N
     # log((N−K)(ρ−1)) + (K−j) log ρ, with ρ − 1 = ρ(1 − 1/ρ) so that a huge ρ does not overflow.
-    if scale > 0:
-        logs[beyond] = np.log(scale) + np.log(-np.expm1(-log_rho)) + log_rho * (start + 1 - degrees[beyond])
-    else:
-        logs[beyond] = -np.inf
+    logs[beyond] = np.log(scale) + np.log(-np.expm1(-log_rho)) + log_rho * (start + 1 - degrees[beyond])
     return Law("theorem3", np.minimum(logs, 0.0), rate=float(log_rho))
 
 
@@ -165,29 +177,3 @@ def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:
             InfiniteVarianceWarning,
             stacklevel=3,
         )
-
-
-def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
-    real("degree", mean, above=0)
-    size = weights.size
-    if mean >= size:
-        return Law(name, np.zeros(size + 1))
-    fitted = np.maximum.accumulate(weights[::-1])[::-1]
-    if np.max(fitted - weights) > 1e-24 * np.max(weights):
-        # Slow to import, and not needed where coefficients fall by themselves, as those of log do up to rounding.
-        from scipy.optimize import isotonic_regression
-
-        fitted = isotonic_regression(weights, increasing=False).x
-    root = np.sqrt(fitted)
-    logs = np.log(np.maximum(root, np.finfo(np.float64).tiny))
-    floor = np.log(min(FLOOR, 0.5 * mean / size))
-    survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)
-    # Bisection on log c: Σ_j S_j rises with it from J·floor to J.
-    low, high = floor - logs[0] - 1.0, -logs[-1] + 1.0
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        if np.sum(np.exp(survival(middle))) < mean:
-            low = middle
-        else:
-            high = middle
-    return Law(name, np.append(0.0, survival(0.5 * (low + high))))

@@ -117,8 +117,6 @@ def add_stored_rounding(error: Any, value: Any, dtype: Any) -> Any:
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
     """Return the half-width of a two-sided interval, in standard errors."""
-    if np.isinf(degrees_of_freedom):
-        return float(scipy.special.ndtri(0.5 + 0.5 * level))
     return float(scipy.special.stdtrit(degrees_of_freedom, 0.5 + 0.5 * level))
 
 

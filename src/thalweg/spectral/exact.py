@@ -41,9 +41,12 @@ def exact_rows(f: Function, materialised: bool = True) -> int:
 
 def exact_sum(f: Function, operator: Operator) -> Estimate:
     """Compute tr f(A) by a factorisation; differentiable."""
-    dtype = operator.dtype
+    dtype, lower, upper = operator.dtype, np.nan, np.nan
     if is_traced(operator):
-        value, error, lower, upper = _by_jax(f, operator)
+        value, error = _traced_cholesky(f, operator, jnp) if by_cholesky(f) else _by_eigenvalues(f, operator, jnp)
+        if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
+            raise NotPositiveDefinite("f is not finite on the spectrum of A: A is not positive definite")
+        error = jax.lax.stop_gradient(error)
     else:
         with enough_threads(operator.dimension):
             value, error, lower, upper = _on_host(f, operator, float(jnp.finfo(dtype).eps))
@@ -61,14 +64,6 @@ def exact_sum(f: Function, operator: Operator) -> Estimate:
         degrees_of_freedom=np.inf,
         advice="Computed by a factorisation.",
     )
-
-
-def _by_jax(f: Function, operator: Operator) -> tuple[Any, Any, Any, Any]:
-    """Return the sum, differentiable, and what rounding is expected to cost it; the ends of the spectrum are NaN."""
-    value, error = _traced_cholesky(f, operator, jnp) if by_cholesky(f) else _by_eigenvalues(f, operator, jnp)
-    if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
-        raise NotPositiveDefinite("f is not finite on the spectrum of A: A is not positive definite")
-    return value, jax.lax.stop_gradient(error), np.nan, np.nan
 
 
 def _on_host(f: Function, operator: Operator, given_eps: float) -> tuple[float, float, float, float]:

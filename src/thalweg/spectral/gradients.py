@@ -70,10 +70,10 @@ def quadratic_forms(operator: Operator, inputs: FormInputs) -> Forms:
     with jax.default_matmul_precision(inputs.plan.precision):
         start = inputs.start
         if group is None or width <= group or width % group:
-            return run(start, inputs.degrees, inputs.widths).forms
+            return run(start, inputs.degrees, inputs.widths)[0]
         # One loop to compile instead of one for every width of a block that shrinks.
         blocks = start.reshape(start.shape[0], -1, group).transpose(1, 0, 2)
-        forms = jax.lax.map(lambda part: run(*part, (group,)).forms, (blocks, inputs.degrees.reshape(-1, group)))
+        forms = jax.lax.map(lambda part: run(*part, (group,))[0], (blocks, inputs.degrees.reshape(-1, group)))
         return Forms(
             mean=jnp.mean(forms.mean),
             values=forms.values.ravel(),

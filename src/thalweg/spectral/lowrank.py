@@ -116,13 +116,9 @@ def _features(operator: Operator, omega: Array, shift: Array | None) -> tuple[Ar
     return Factor(root, raised).half_solve(columns.T).T, noise
 
 
-def _without_noise(operator: Operator, shift: Array | None) -> tuple[Operator, Array]:
+def _without_noise(operator: Operator, shift: Array | None) -> tuple[Operator, Any]:
     """Return K and σ² of A = K + σ²I: by the given shift, or as the operator knows them."""
-    if shift is not None:
-        return ShiftedOperator(operator, -shift), shift
-    kernel, noise = operator.split()
-    assert noise is not None, "without a shift the operator knows its noise"
-    return kernel, noise
+    return operator.split() if shift is None else (ShiftedOperator(operator, -shift), shift)
 
 
 class _LowRankRequest(PreconditionerRequest):

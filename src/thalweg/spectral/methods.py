@@ -237,9 +237,7 @@ def _check_beside_plan(plan: Plan, f: Function, method: str, options: dict[str, 
         )
 
 
-def _batches(
-    first: Estimate, target: Target | None, rounding: float, level: float = 0.95
-) -> tuple[int, EstimateStatus]:
+def _batches(first: Estimate, target: Target | None, rounding: float) -> tuple[int, EstimateStatus]:
     """Return how many batches bring the error bar down to the target, and the status that the estimate then has.
 
     Only the error by probes and degrees averages out. Where rounding alone exceeds the target, as many batches are
@@ -248,7 +246,7 @@ def _batches(
     if target is None:
         return 1, EstimateStatus.OK
     value, error = (float(jax.lax.stop_gradient(x)) for x in (first.value, first.standard_error))
-    allowed = (target(value) / quantile(level, first.degrees_of_freedom)) ** 2
+    allowed = (target(value) / quantile(0.95, first.degrees_of_freedom)) ** 2
     if error**2 <= allowed:
         return 1, EstimateStatus.OK
     sampled, room = max(error**2 - rounding**2, 0.0), allowed - rounding**2

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg.linalg.operators.base import Operator
-from thalweg.oracles.base import Oracle, Out
+from thalweg.oracles.base import Oracle, Out, differentiate
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import exact_sum
 from thalweg.spectral.plan import plan as make_plan
@@ -117,5 +117,4 @@ class SpectralOracle(Oracle):
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return value and exact gradient at ``x``, by a factorisation of the dense matrix; work is its dimension."""
-        value, gradient = jax.value_and_grad(self.value)(x)
-        return Out(gradient, value, jnp.asarray(float(self.plan.dimension)))
+        return differentiate(self.value, x, float(self.plan.dimension))

@@ -246,7 +246,7 @@ def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list
             "Use float64, or scale f."
         )
     signs = np.cos(np.arange(length) * np.arccos(np.clip(tuner.centre, -1.0, 1.0)))
-    control = coefficient * (np.cumsum(weights * signs) - chebyshev.clenshaw(tuner.value, tuner.centre))
+    control = coefficient * (np.cumsum(weights * signs) - chebyshev.chebval(tuner.centre, tuner.value))
     padded = np.append(logs, np.full(length - logs.size, -np.inf))
     return [jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control)]
 

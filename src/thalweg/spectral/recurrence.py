@@ -8,6 +8,7 @@ have finished are always the last columns: the block is halved by dropping them,
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -36,14 +37,6 @@ class Forms(NamedTuple):
     products: Float[Array, ""]
 
 
-class RecurrenceResult(NamedTuple):
-    """The result of a recurrence: the forms, the sums Σ (b′_j/S_j) w_j, and the last two vectors."""
-
-    forms: Forms
-    vectors: tuple
-    last: tuple
-
-
 class _SweepState(NamedTuple):
     step: Int[Array, ""]
     older: Float[Array, "d w"]
@@ -69,11 +62,6 @@ def block_widths(units: int, group: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def tolerance(dtype: Any) -> float:
-    """Return by how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
-    return max(1e-6, 1e4 * float(jnp.finfo(dtype).eps))
-
-
 def sweep(
     apply: Callable[[Any], Any],
     tables: Tables,
@@ -83,22 +71,21 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-) -> RecurrenceResult:
+) -> tuple[Forms, tuple, tuple]:
     """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
-    For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
-    the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of every probe, from
-    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted.
+    It returns the forms; for each array of degrees in ``accumulate`` also u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n
+    products where the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of
+    every probe, from where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step
+    is wasted.
     """
     full = bool(accumulate) or keep_last
-    needed = degrees
-    for other in accumulate:
-        needed = jnp.maximum(needed, other)
-    own = jnp.maximum(needed if full else -(-degrees // 2), 1)
+    own = jnp.maximum(reduce(jnp.maximum, accumulate, degrees) if full else -(-degrees // 2), 1)
     # Degrees fall from one stratum to the next, but not within one: bound them from the right.
     needed = jax.lax.cummax(own, reverse=True)
 
-    dtype, limit = start.dtype, 1.0 + tolerance(start.dtype)
+    # Where ‖w_j‖² exceeds ‖v‖² by more, an eigenvalue must lie outside: rounding alone does less.
+    dtype, limit = start.dtype, 1.0 + max(1e-6, 1e4 * float(jnp.finfo(start.dtype).eps))
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
     squares, first = jnp.sum(start * start, axis=0), shifted(start)
     moment = jnp.sum(start * first, axis=0)
@@ -153,4 +140,4 @@ def sweep(
         carry = _columns(carry, slice(0, following))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1) if parts[0].ndim else parts[-1], *done[::-1])
     forms = Forms(jnp.mean(joined.values), joined.values, squares, carry.outside, products)
-    return RecurrenceResult(forms, joined.vectors, (joined.newer, joined.older))
+    return forms, joined.vectors, (joined.newer, joined.older)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
 from thalweg.linalg.operators.convert import gram_operator
-from thalweg.spectral.bounds import largest_eigenvalue
+from thalweg.spectral.bounds import find_spectrum
 from thalweg.spectral.estimate import Estimate, Plan, add_stored_rounding
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
 from thalweg.spectral.methods import Target, call_in_float64, compute_sum, target_of
@@ -271,7 +271,7 @@ def _unit(X: Any, smoothing: float) -> float:
 def _largest(gram: Operator, key: Key[Array, ""]) -> Any:
     """Return about the largest eigenvalue, held constant; 1 where it is zero."""
     if is_concrete(gram) and not is_traced(key):
-        return largest_eigenvalue(gram, key)
+        return float(find_spectrum(frozen(gram), None, key, positive=False).nodes[-1]) or 1.0
     largest = jnp.linalg.eigvalsh(frozen(gram).to_dense())[-1]
     return jnp.where(largest > 0, largest, 1.0)
 

@@ -109,7 +109,7 @@ class Tuner:
             return laws.optimal(self._padded, mean)
         # What (12) truncates are the coefficients of the derivative of the polynomial: j b_j.
         other = self.slope if gradient != "paper" else np.arange(self.value.size) * self.value
-        return laws.joint(self._padded, other, mean)
+        return laws.optimal(self._padded, mean, other)
 
     def _best_degree(self, gradient: str | None) -> float:
         last = self._last(gradient)

@@ -41,7 +41,7 @@ class PositiveGeometry(Divergence):
             if isinstance(leaf, jax.core.Tracer) or leaf.size == 0 or (smallest := float(jnp.min(leaf))) > 0:
                 continue
             raise ValueError(
-                f"x0{trees.path_name(path)} must be positive for divergence={type(self).__name__}, {self.reason}; "
+                f"x0{jax.tree_util.keystr(path)} must be positive for divergence={type(self).__name__}, {self.reason}; "
                 f"found {smallest:.6g}"
             )
 

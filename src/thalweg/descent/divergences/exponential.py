@@ -193,11 +193,9 @@ class GaussianFamily(ExponentialFamily):
 
     def mean(self, natural: Moments) -> Moments:
         """(m, V + mmᵀ)."""
-        factor = jax.scipy.linalg.cho_factor(-2 * _symmetric(natural.second))
-        identity = jnp.eye(natural.first.shape[0], dtype=natural.second.dtype)
-        mean = jax.scipy.linalg.cho_solve(factor, natural.first)
-        covariance = jax.scipy.linalg.cho_solve(factor, identity)
-        return Moments(mean, _symmetric(covariance) + jnp.outer(mean, mean))
+        # The same map leads from (V⁻¹m, V⁻¹) to (m, −½V).
+        mean, half = self.from_moments(natural.first, -2 * _symmetric(natural.second))
+        return Moments(mean, jnp.outer(mean, mean) - 2 * half)
 
     def natural(self, mean: Moments) -> Moments:
         """(V⁻¹m, −½V⁻¹)."""

@@ -45,7 +45,7 @@ def check_fit(owner: str, name: str, value: PyTree, x: PyTree[Array]) -> None:
         shape, target = jnp.shape(part), jnp.shape(leaf)
         if len(shape) > len(target) or any(a not in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False)):
             raise ValueError(
-                f"{name} of {owner} must broadcast to the shape {target} of x{trees.path_name(path)}, "
+                f"{name} of {owner} must broadcast to the shape {target} of x{jax.tree_util.keystr(path)}, "
                 f"found the shape {shape}"
             )
 
@@ -56,7 +56,7 @@ def check_point(x: PyTree[Array]) -> None:
         kind = getattr(leaf, "dtype", None)
         if kind is None or not jnp.issubdtype(kind, jnp.floating):
             found = type(leaf).__name__ if kind is None else f"the dtype {kind}"
-            raise TypeError(f"x{trees.path_name(path)} must be an array of real floating numbers, found {found}")
+            raise TypeError(f"x{jax.tree_util.keystr(path)} must be an array of real floating numbers, found {found}")
 
 
 def leaf_steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
@@ -115,6 +115,8 @@ class Term(eqx.Module):
     """The parameters that must broadcast to x: arrays, or trees of them that are prefixes of x's tree."""
     axes: ClassVar[int] = 0
     """The least number of axes that each leaf of x must have."""
+    square: ClassVar[bool] = False
+    """Whether the last two axes of each leaf must be of one length."""
 
     @property
     def proximable(self) -> bool:
@@ -138,9 +140,10 @@ class Term(eqx.Module):
         for name in self.fitting:
             check_fit(owner, name, getattr(self, name), x)
         for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if jnp.ndim(leaf) < self.axes:
-                kind = "a matrix" if self.axes == 2 else "a vector or an array of them"
-                raise ValueError(f"{owner}: x{trees.path_name(path)} must be {kind}, found the shape {leaf.shape}")
+            if jnp.ndim(leaf) < self.axes or (self.square and leaf.shape[-1] != leaf.shape[-2]):
+                matrix = "a square matrix" if self.square else "a matrix"
+                kind = matrix if self.axes == 2 else "a vector or an array of them"
+                raise ValueError(f"{owner}: x{jax.tree_util.keystr(path)} must be {kind}, found the shape {leaf.shape}")
 
     def parameters(self, x: PyTree[Array]) -> list[PyTree[Array]]:
         """The parameters that must broadcast to x, given to its leaves."""

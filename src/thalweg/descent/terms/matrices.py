@@ -4,11 +4,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
-from thalweg import trees
 from thalweg.arguments import number, whole
 from thalweg.descent.terms.base import Indicator, Leafwise
 from thalweg.descent.terms.boxes import check_order
@@ -42,6 +40,8 @@ class SpectralBox(Indicator):
     True
     """
 
+    axes: ClassVar[int] = 2
+    square: ClassVar[bool] = True
     factorises: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
@@ -50,13 +50,6 @@ class SpectralBox(Indicator):
 
     def __check_init__(self) -> None:
         check_order("SpectralBox", self.lower, self.upper)
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not square matrices."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
-                name = f"{type(self).__name__}: x{trees.path_name(path)}"
-                raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
 
     def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
         """Clip the eigenvalues of the symmetric part; the result is symmetric to the last bit."""

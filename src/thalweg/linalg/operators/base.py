@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, Int
 
 from thalweg.compiling import host_jit
 
+__all__ = ["Operator", "ShiftedOperator"]
+
 Tree = TypeVar("Tree")
 
 FUSED_ROWS = 2**16

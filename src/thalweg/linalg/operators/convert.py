@@ -12,10 +12,17 @@ from jaxtyping import Array
 
 from thalweg import arguments
 from thalweg.linalg.operators.base import Operator, ShiftedOperator
-from thalweg.linalg.operators.dense import CoordinateOperator, DenseOperator
 from thalweg.linalg.operators.function import FunctionOperator, SciPyOperator
-from thalweg.linalg.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
-from thalweg.linalg.operators.sparse import SparseOperator
+from thalweg.linalg.operators.matrices import (
+    CoordinateOperator,
+    DenseOperator,
+    GramOperator,
+    SparseGramOperator,
+    SparseOperator,
+    SquaredOperator,
+)
+
+__all__ = ["as_operator", "gram_operator"]
 
 
 def as_operator(A: Any, dimension: int | None = None) -> Operator:

@@ -14,6 +14,8 @@ from jaxtyping import Array, PyTree
 from thalweg.arguments import whole
 from thalweg.linalg.operators.base import Operator, is_traced, working_dtype
 
+__all__ = ["FunctionOperator"]
+
 
 class FunctionOperator(Operator):
     """A symmetric operator A(θ) given by a function.

@@ -13,6 +13,8 @@ from thalweg.arguments import whole
 from thalweg.linalg.operators.base import Operator, ShiftedOperator
 from thalweg.linalg.operators.function import check_closed
 
+__all__ = ["KernelOperator", "kernel_operator"]
+
 
 class KernelOperator(Operator):
     """K, the matrix of k(x_i, x_j); :class:`ShiftedOperator` adds noise to it.

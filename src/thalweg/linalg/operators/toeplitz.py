@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int
 from thalweg.arguments import numbers
 from thalweg.linalg.operators.base import Operator
 
+__all__ = ["InterpolatedOperator", "ToeplitzOperator"]
+
 
 class ToeplitzOperator(Operator):
     """The symmetric matrix with entries c(|i − j|) between the nodes i and j of a regular grid.

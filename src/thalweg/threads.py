@@ -1,7 +1,7 @@
-"""How many threads linear algebra is given, and one that works ahead."""
+"""How many threads linear algebra is given, threads that share work, and one that works ahead."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -64,6 +64,24 @@ def enough_threads(rows: int) -> Iterator[None]:
 def _libraries() -> ThreadpoolController:
     """Those loaded: to look for them takes as long as to factorise a matrix of a hundred rows."""
     return ThreadpoolController()
+
+
+def in_threads(act: Callable[[_Given], _Made], items: Sequence[_Given]) -> list[_Made]:
+    """What is made of each of some things, in their order, each by a core, with one thread of BLAS.
+
+    Examples
+    --------
+    >>> in_threads(str, [1, 2])
+    ['1', '2']
+    """
+    if len(items) <= 1 or cores() == 1:
+        return list(map(act, items))
+    pool = ThreadPoolExecutor(min(cores(), len(items)))
+    try:
+        with enough_threads(1):
+            return list(pool.map(act, items))
+    finally:  # An interrupt does not wait for what is running.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def ahead(make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[tuple[_Given, _Made]]:

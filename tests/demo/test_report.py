@@ -112,11 +112,6 @@ def test_the_facts_of_the_run_are_given(page):
     assert "Figure 1 · quick size, seed 5, " in page
 
 
-def test_a_section_read_from_its_folder_gives_the_same_page(section, page, tmp_path):
-    write_page(tmp_path / "deep" / "index.html", "Report", "Hello.\n\nWorld.", [Section.read(section.folder)])
-    assert (tmp_path / "deep" / "index.html").read_text(encoding="utf-8") == page
-
-
 def test_a_page_works_on_phones_and_in_the_dark(page):
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from thalweg.demo import Experiment, Section, experiment, plots
-from thalweg.errors import FileFormatError
 
 
 @pytest.fixture
@@ -44,15 +43,10 @@ def test_a_run_writes_everything_into_the_folder(tmp_path):
         *("errors.csv", "errors.txt", "index.json", "plot.png", "plot.svg", "raw.json")
     ]
     assert [item["kind"] for item in section.items] == ["note", "table", "figure", "numbers"]
-    assert Section.read(section.folder) == section
+    index = json.loads((section.folder / "index.json").read_text())
+    assert index == {key: value for key, value in vars(section).items() if key != "folder"}
     assert section.seconds > 0
     assert (section.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_broken_index_is_refused(tmp_path):
-    (tmp_path / "index.json").write_text('{"name": 1}')
-    with pytest.raises(FileFormatError, match=r"index\.json: not the index of an experiment"):
-        Section.read(tmp_path)
 
 
 def test_tables_keep_all_digits_in_csv_and_few_in_text(section, tmp_path):

@@ -5,6 +5,7 @@ Cells are given by indices of rows and columns; an index of −1 is a row or col
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -14,8 +15,9 @@ from thalweg.codec import storable
 from thalweg.completion.posteriors import VectorLayout, VectorPosteriors, packing, predict_pairs
 from thalweg.completion.priors import FactorPrior, FeatureMap, NoiseScales
 from thalweg.completion.ratings import Ratings
+from thalweg.descent import Status
 
-__all__ = ["Completed", "Filled"]
+__all__ = ["Completed", "CompletionResult", "Filled"]
 
 SHRINKAGE_RATINGS = 5.0
 """Average ratings that are added to those of a row or column before their mean is believed. Doubled, means of rows with
@@ -343,3 +345,17 @@ def _highest(scores: np.ndarray, count: int) -> np.ndarray:
     count = min(count, int(np.sum(scores > -np.inf)))
     best = np.argpartition(-scores, max(count - 1, 0))[:count]
     return best[np.argsort(-scores[best], kind="stable")]
+
+
+class CompletionResult(NamedTuple):
+    """A completed matrix, and how it came about.
+
+    Examples
+    --------
+    >>> CompletionResult._fields
+    ('model', 'history', 'status')
+    """
+
+    model: Completed | Filled
+    history: dict[str, np.ndarray]
+    status: Status

@@ -1,12 +1,18 @@
 """Ratings and side information in, a completed matrix out."""
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from thalweg.completion.completed import SHRINKAGE_RATINGS, Completed, RatingUnits, SideVectors, prior_vectors
+from thalweg.completion.completed import (
+    SHRINKAGE_RATINGS,
+    Completed,
+    CompletionResult,
+    RatingUnits,
+    SideVectors,
+    prior_vectors,
+)
 from thalweg.completion.factors import FactorSettings, FactorState, Side
 from thalweg.completion.posteriors import VectorPosteriors
 from thalweg.completion.priors import FeatureMap, presence_bases
@@ -15,7 +21,7 @@ from thalweg.completion.ratings import Ratings
 from thalweg.descent import Status
 from thalweg.runs import Run
 
-__all__ = ["LearnedFactors", "Options", "complete"]
+__all__ = ["Options", "complete"]
 
 PATIENCE = 5
 """Sweeps, or rounds of steps, without a better validation error after which a fit ends: errors may rise for some before
@@ -56,20 +62,6 @@ class Options:
     """The share of ratings that is a validation set, whose error ends the fit when it rises."""
 
 
-class LearnedFactors(NamedTuple):
-    """The completed matrix, and how it came about.
-
-    Examples
-    --------
-    >>> LearnedFactors._fields
-    ('model', 'history', 'status')
-    """
-
-    model: Completed
-    history: dict[str, np.ndarray]
-    status: Status
-
-
 def complete(
     ratings: Ratings,
     row_side: np.ndarray,
@@ -77,7 +69,7 @@ def complete(
     options: Options,
     verbose: bool = False,
     start: Completed | None = None,
-) -> LearnedFactors:
+) -> CompletionResult:
     """Find the posteriors of factors and biases, their priors and the noise.
 
     Parameters
@@ -149,7 +141,7 @@ def complete(
                 status = Status.CONVERGED if state.converged else Status.STOPPED_BY_CALLBACK
                 break
     history = {name: np.array([record[name] for record in run.records]) for name in run.records[0]}
-    return LearnedFactors(pack(run.kept), history, Status.INTERRUPTED if run.interrupted else status)
+    return CompletionResult(pack(run.kept), history, Status.INTERRUPTED if run.interrupted else status)
 
 
 def _initial_state(

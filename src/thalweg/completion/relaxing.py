@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from thalweg import arguments
-from thalweg.completion.completed import Filled, additive_effects
+from thalweg.completion.completed import CompletionResult, Filled, additive_effects
 from thalweg.completion.fitting import PATIENCE
 from thalweg.completion.nuclear import ExactNuclearOracle, Relaxed
 from thalweg.completion.ratings import Ratings
@@ -27,7 +27,7 @@ from thalweg.oracles import SVRG
 from thalweg.runs import Run
 from thalweg.spectral import InfiniteVarianceWarning
 
-__all__ = ["Path", "Relaxation", "Settled", "Way", "descend", "relax"]
+__all__ = ["Path", "Relaxation", "Way", "descend", "relax"]
 
 METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
@@ -254,20 +254,6 @@ class Relaxation:
     """Seeds probes, degrees, and the validation set."""
 
 
-class Settled(NamedTuple):
-    """The completed matrix, and how it came about.
-
-    Examples
-    --------
-    >>> Settled._fields
-    ('model', 'history', 'status')
-    """
-
-    model: Filled
-    history: dict[str, np.ndarray]
-    status: Status
-
-
 def suited(shape: tuple[int, int]) -> Way:
     """Return SVRG for a matrix of this shape, or exact gradients with momentum where they are cheaper.
 
@@ -287,7 +273,7 @@ def relax(
     way: Way | None = None,
     verbose: bool = False,
     start: Filled | None = None,
-) -> Settled:
+) -> CompletionResult:
     """Minimise smoothed nuclear norm and misfit, from additive effects of rows and columns or from an earlier result.
 
     Parameters
@@ -362,4 +348,4 @@ def relax(
         history["held_out_rmse"] = np.array(path.watched[1:])
     cells = next(iter(best.values()), np.asarray(oriented(path.theta)))
     model = Filled(cells.astype(np.float32), by_row, by_column, centre, options.low, options.high, train)
-    return Settled(model, history, path.status)
+    return CompletionResult(model, history, path.status)

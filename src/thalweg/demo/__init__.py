@@ -4,15 +4,6 @@
 beside the library, and use the same machinery.
 """
 
-from thalweg.demo.report import write_page
-from thalweg.demo.section import Experiment, Section, experiment
-from thalweg.demo.terminal import print_table, run_experiments
-
-__all__ = [
-    "Experiment",
-    "Section",
-    "experiment",
-    "print_table",
-    "run_experiments",
-    "write_page",
-]
+from thalweg.demo.report import *
+from thalweg.demo.section import *
+from thalweg.demo.terminal import *

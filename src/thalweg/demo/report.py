@@ -10,6 +10,8 @@ from typing import Any
 from thalweg.demo.plots import INK
 from thalweg.demo.section import Section
 
+__all__ = ["write_page"]
+
 _PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
 
 

@@ -1,7 +1,7 @@
 """Experiments and what they leave behind: a folder of plots, tables and numbers, which is a section of the report.
 
 An :class:`Experiment` is one figure or table. Its function is given a :class:`Section`, which writes each file at once;
-in the end an ``index.json`` lists them in order. The report is made from such folders alone.
+in the end an ``index.json`` lists them in order.
 """
 
 import csv
@@ -18,7 +18,8 @@ from typing import Any
 
 from thalweg import __version__
 from thalweg.demo import plots
-from thalweg.errors import FileFormatError
+
+__all__ = ["Experiment", "Section", "experiment"]
 
 _INDEX = "index.json"
 
@@ -63,15 +64,6 @@ class Section:
     seconds: float = 0.0
     version: str = __version__
     items: list[dict[str, Any]] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, folder: Path) -> "Section":
-        """Read a folder that an experiment left behind."""
-        text = (folder / _INDEX).read_text(encoding="utf-8")
-        try:
-            return cls(folder=folder, **json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise FileFormatError(f"{folder / _INDEX}: not the index of an experiment ({error})") from None
 
     def write_index(self) -> None:
         """Write ``index.json``: all but the folder."""

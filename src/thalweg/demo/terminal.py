@@ -12,6 +12,8 @@ from rich.text import Text
 from thalweg.demo.section import Experiment, Section
 from thalweg.runs import raising_interrupts
 
+__all__ = ["print_table", "run_experiments"]
+
 
 def run_experiments(chosen: Sequence[Experiment], output: Path, *, quick: bool, seed: int) -> list[Section]:
     """Run experiments one by one, each into its folder within ``output``, and print their tables.

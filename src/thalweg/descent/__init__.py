@@ -1,7 +1,5 @@
 """The iteration x⁺ = argmin ⟨ĝ,x⟩ + h(x) + D(x‖x_k)/β, its parts, and the loop that runs it."""
 
-import types
-
 from thalweg.descent.averaging import *
 from thalweg.descent.checkpoint import *
 from thalweg.descent.divergences import *
@@ -15,6 +13,3 @@ from thalweg.descent.searches import *
 from thalweg.descent.steps import *
 from thalweg.descent.stopping import *
 from thalweg.descent.terms import *
-
-# All that the modules export.
-__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

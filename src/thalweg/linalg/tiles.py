@@ -5,12 +5,11 @@ where they do not, each product makes tiles that stay in the processor's cache. 
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from thalweg.threads import cores, enough_threads
+from thalweg.threads import cores, in_threads
 
 TILE_ROWS, TILE_COLUMNS = 64, 2048
 """A tile of float32 takes half a MiB, which a core's cache holds; operations on larger ones wait for the memory."""
@@ -52,7 +51,7 @@ class Tiles:
         if stored:
             blocks = self._blocks()
             self.strips = [np.empty((rows.stop - rows.start, rows.stop), dtype) for rows in blocks]
-            _in_threads(lambda pair: self._fill(*pair), list(zip(blocks, self.strips, strict=True)))
+            in_threads(lambda pair: self._fill(*pair), list(zip(blocks, self.strips, strict=True)))
 
     def apply(self, block: np.ndarray) -> np.ndarray:
         """Return A times columns."""
@@ -68,7 +67,7 @@ class Tiles:
             for columns in _slices(self.shape[1], TILE_COLUMNS):
                 product[rows] += self.entries(rows, columns) @ block[columns]
 
-        _in_threads(add, _slices(self.shape[0], TILE_ROWS))
+        in_threads(add, _slices(self.shape[0], TILE_ROWS))
         return product
 
     def to_dense(self) -> np.ndarray:
@@ -84,7 +83,7 @@ class Tiles:
                     whole[columns, rows] = tile.T
 
         # The last rows take longest, and come first.
-        _in_threads(put, _slices(self.shape[0], TILE_ROWS)[::-1])
+        in_threads(put, _slices(self.shape[0], TILE_ROWS)[::-1])
         return whole
 
     def _blocks(self) -> list[slice]:
@@ -107,15 +106,4 @@ def _times(matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
         return matrix @ block
     parts = np.array_split(np.arange(len(matrix)), cores())
     shares = [matrix[part[0] : part[-1] + 1] for part in parts if len(part)]
-    return np.concatenate(_in_threads(lambda share: share @ block, shares))
-
-
-def _in_threads(act: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    if len(items) == 1 or cores() == 1:
-        return [act(item) for item in items]
-    pool = ThreadPoolExecutor(cores())
-    try:
-        with enough_threads(1):
-            return list(pool.map(act, items))
-    finally:  # An interrupt does not wait for running threads.
-        pool.shutdown(wait=False, cancel_futures=True)
+    return np.concatenate(in_threads(lambda share: share @ block, shares))

@@ -224,7 +224,6 @@ class FittedMachine:
         number("seen", self.seen, least=0)
         whole("passes", self.passes, least=0)
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
-        self.frame.check_stored()
         if self.counts is not None and not (np.all(np.isfinite(self.counts)) and np.all(self.counts >= 0)):
             raise ValueError("counts must be non-negative")
         if self.residuals is not None and (self.residuals.ndim != 2 or not np.all(np.isfinite(self.residuals))):

@@ -16,16 +16,8 @@ from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.linalg.arrays import AnyArray, namespace, special
 
-__all__ = [
-    "HingeLoss",
-    "HuberLoss",
-    "LogisticLoss",
-    "Loss",
-    "QuantileLoss",
-    "SoftmaxLoss",
-    "SquaredHingeLoss",
-    "SquaredLoss",
-]
+__all__ = ["HuberLoss", "LogisticLoss", "Loss", "QuantileLoss", "SoftmaxLoss", "SquaredLoss"]
+__all__ += ["HingeLoss", "SquaredHingeLoss"]
 
 Outputs = Float[AnyArray, "n c"]
 RowLosses = Float[AnyArray, " n"]

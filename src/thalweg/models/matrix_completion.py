@@ -176,7 +176,6 @@ class MatrixCompletion(RegressorMixin, Storable):
         problem: dict[str, Any] = {"low": low, "high": high, "held_out": float(self.validation_fraction)}
         seed = self._seed()
         max_iter, tol, verbose = int(self.max_iter), float(self.tol), bool(self.verbose)
-        result: completion.Settled | completion.LearnedFactors
         if self.method == "nuclear":
             relaxation = completion.Relaxation(**problem, rounds=max_iter, tol=tol, seed=seed)
             result = completion.relax(ratings, relaxation, verbose=verbose, start=start)

@@ -8,13 +8,12 @@ of them are compared by the paired difference. A candidate that cannot be fitted
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from thalweg.runs import Run
-from thalweg.threads import cores, enough_threads
+from thalweg.threads import in_threads
 
 Candidate = TypeVar("Candidate", bound=Hashable)
 Rung = TypeVar("Rung")
@@ -88,15 +87,8 @@ class _Scores(Generic[Candidate, Rung]):
     def __call__(self, candidates: Iterable[Candidate | None]) -> list[Entry[Candidate]]:
         wanted = list(dict.fromkeys(candidate for candidate in candidates if candidate is not None))
         new = [candidate for candidate in wanted if candidate not in self.known]
-        if self.parallel and len(new) > 1 and cores() > 1:
-            pool = ThreadPoolExecutor(min(cores(), len(new)))
-            try:
-                with enough_threads(1):
-                    self.known.update(zip(new, pool.map(self._entry, new), strict=True))
-            finally:  # An interrupt does not wait for what is running.
-                pool.shutdown(wait=False, cancel_futures=True)
-        else:
-            self.known.update((candidate, self._entry(candidate)) for candidate in new)
+        entries = (in_threads if self.parallel else map)(self._entry, new)
+        self.known.update(zip(new, entries, strict=True))
         return [self.known[candidate] for candidate in wanted]
 
     def _entry(self, candidate: Candidate) -> Entry[Candidate]:

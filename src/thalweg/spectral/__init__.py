@@ -12,8 +12,6 @@ An estimate passes through these files: ``sums`` (the names) → ``methods`` (fa
 :mod:`thalweg.linalg.operators`.
 """
 
-import types
-
 from thalweg.linalg.factor import NotPositiveDefinite as NotPositiveDefiniteError
 from thalweg.linalg.operators import *
 from thalweg.spectral.degrees import *
@@ -23,6 +21,3 @@ from thalweg.spectral.oracle import *
 from thalweg.spectral.plan import *
 from thalweg.spectral.precondition import *
 from thalweg.spectral.sums import *
-
-# All that the modules export.
-__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

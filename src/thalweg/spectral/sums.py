@@ -22,16 +22,8 @@ from thalweg.spectral.estimate import Estimate, Plan, add_stored_rounding
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
 from thalweg.spectral.methods import Target, call_in_float64, compute_sum, target_of
 
-__all__ = [
-    "entropy",
-    "estrada",
-    "logdet",
-    "nuclear_norm",
-    "schatten_norm",
-    "spectral_sum",
-    "trace_exp",
-    "trace_inverse",
-]
+__all__ = ["entropy", "estrada", "logdet", "spectral_sum", "trace_exp", "trace_inverse"]
+__all__ += ["nuclear_norm", "schatten_norm"]
 
 SAFE_BITS = 64
 """Powers of two that float32 holds with room for sums: the fourth powers of entries from 2⁻¹⁶ to 2¹⁶, and powers of

@@ -14,18 +14,8 @@ from thalweg.arguments import one_of, real, whole
 from thalweg.linalg.arrays import ratio
 from thalweg.topics.tables import as_counts, as_frequency, as_proportions, as_topics, as_vocabulary
 
-__all__ = [
-    "Graph",
-    "correlation_graph",
-    "exclusivity",
-    "npmi",
-    "top_documents",
-    "top_indices",
-    "top_words",
-    "topic_correlations",
-    "u_mass",
-    "word_scores",
-]
+__all__ = ["exclusivity", "npmi", "top_documents", "top_indices", "top_words", "u_mass", "word_scores"]
+__all__ += ["Graph", "correlation_graph", "topic_correlations"]
 
 ORDERS = ("probability", "frex", "lift")
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from thalweg import machines
@@ -170,7 +171,7 @@ def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel
     with jax.enable_x64(True):
         lengthscale = np.asarray(kernel.lengthscale, np.float64) / metric
         lengthscale = lengthscale[0] if np.all(lengthscale == lengthscale[0]) else lengthscale
-        return kernel._with(lengthscale=jnp.asarray(lengthscale))
+        return clone(kernel).set_params(lengthscale=jnp.asarray(lengthscale))
 
 
 def _feature_scales(kernel: Kernel, metric: np.ndarray | None, features: int) -> np.ndarray:

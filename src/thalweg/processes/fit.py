@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.base import clone
 
 from thalweg.codec import storable
 from thalweg.descent import Status
@@ -256,6 +257,8 @@ def _learn_on_patch(problem: RegressionProblem, run: Run) -> Optimum:
         lengthscale = np.asarray(kernel.lengthscale)
         natural = starting_parameters(rows, type(kernel), noise)[0].kernel.lengthscale
         factor = np.exp(np.mean(np.log(natural / lengthscale)))
-        starts = [Parameters(as_host_arrays(kernel._with(lengthscale=factor * lengthscale)), starts[0].noise)]
+        starts = [
+            Parameters(as_host_arrays(clone(kernel).set_params(lengthscale=factor * lengthscale)), starts[0].noise)
+        ]
     part = replace(problem, rows=rows, starts=starts)
     return learn(part, run, len(rows.inputs), np.arange(len(rows.inputs)), sums=False)

@@ -93,13 +93,14 @@ def test_a_matern_kernel_too_ill_conditioned_for_float32_takes_more_digits():
     with jax.enable_x64(False):
         K = KernelByProducts(Matern32(lengthscale=2.0), jnp.asarray(points, jnp.float32))
         A = sp.ShiftedOperator(K, 1e-4)
-        e = sp.logdet(A, KEY)
+        e = sp.logdet(A, KEY, rtol=0.005)
         assert e.value.dtype == jnp.float32
     dense = Matern32(lengthscale=2.0)(*2 * [jnp.asarray(points.astype(np.float32), jnp.float64)])
     truth = np.linalg.slogdet(np.asarray(dense) + float(A.noise) * np.eye(1001))[1]
     low, high = e.interval(0.999)
     assert float(low) <= truth <= float(high)
-    assert float(high - low) < 0.01 * abs(truth)
+    low, high = e.interval(0.95)
+    assert float(high - low) <= 0.01 * abs(float(e.value))
 
 
 def test_a_function_of_numpy_is_understood_or_refused():

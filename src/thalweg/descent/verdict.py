@@ -78,13 +78,14 @@ class Verdict:
         return float(jnp.nanmin(values)) < self._last - 100 * self.eps * abs(self._last)
 
     def _check_rounding(self) -> None:
-        """Rounding that can hide less than the tolerance allows leaves nothing to gain."""
+        """Rounding that can hide less than the tolerance allows leaves nothing to gain, unless by longer steps."""
         tolerances = [rule for rule in rules_within(self.plan.rule) if isinstance(rule, Tolerance)]
         if self.status is Status.STAGNATED and tolerances:
             rtol = max(tolerance.rtol_for(self.eps) for tolerance in tolerances)
             # What a step promises when a run stagnates is at most this, and as many steps may be to come.
             hidden = self.progress.steps * 100 * self.eps * abs(self._last)
-            if hidden <= rtol * min(self._first - self._last, abs(self._last)):
+            enough = rtol * min(self._first - self._last, abs(self._last))
+            if hidden <= enough and not self._longer_steps_gain():
                 self.status = Status.CONVERGED
 
     def _check_underflow(self) -> None:

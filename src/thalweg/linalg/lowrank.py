@@ -65,7 +65,7 @@ class LowRank(NamedTuple):
 
 
 def low_rank(features: Any, diagonal: Any) -> LowRank:
-    """Return P = GGᵀ + D, ready to be inverted.
+    """Return P = GGᵀ + D, ready to be inverted: a D that would drown in the rounding of GGᵀ is raised above it.
 
     Examples
     --------
@@ -73,6 +73,8 @@ def low_rank(features: Any, diagonal: Any) -> LowRank:
     >>> P.solve(np.array([[2.0], [3.0]])).ravel().tolist()
     [1.0, 3.0]
     """
+    xp = namespace(features)
+    diagonal = xp.maximum(diagonal, 100 * xp.finfo(features.dtype).eps * xp.sum(features**2, axis=1, keepdims=True))
     gram = lambda weights: matmul(features.T, features * weights[:, None])
     return LowRank(features, diagonal, tuple(factorise(gram(1 / column), 1.0) for column in diagonal.T))
 

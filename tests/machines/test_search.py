@@ -214,7 +214,7 @@ def test_rows_given_twice_choose_what_weights_of_two_do():
     twice = choose_kernel(framed(numbers(np.tile(x, (2, 1)), np.tile(y, 2))), SQUARED, 0)
     assert type(twice.kernel) is type(weighted.kernel)
     assert twice.alpha == pytest.approx(weighted.alpha)
-    np.testing.assert_allclose(twice.frame.metric, weighted.frame.metric, rtol=1e-4)  # gradients are in float32
+    np.testing.assert_allclose(twice.frame.metric, weighted.frame.metric, rtol=1e-3)  # gradients are in float32
 
 
 def test_copies_are_one_row_of_every_rung_and_repeats_are_rows_of_their_own():

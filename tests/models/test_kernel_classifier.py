@@ -24,7 +24,9 @@ SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "
 @pytest.fixture(scope="module")
 def digits():
     X, y = load_digits(return_X_y=True)
-    return X[:1000] / 16, y[:1000], X[1000:] / 16, y[1000:]
+    order = np.random.default_rng(0).permutation(len(y))  # they are sorted by who wrote them
+    X, y = X[order] / 16, y[order]
+    return X[:1000], y[:1000], X[1000:], y[1000:]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def test_every_method_learns_digits(digits, method, features, accuracy):
 def test_every_loss_learns_digits(digits, loss, method):
     X, y, new, labels = digits
     model = KernelClassifier(loss=loss, method=method(block_size=128), random_state=0).fit(X, y)
-    assert model.score(new, labels) > (0.955 if method is Auto else 0.93)
+    assert model.score(new, labels) > (0.975 if method is Auto else 0.93)
     assert model.decision_function(new).shape == (len(new), 10)
 
 

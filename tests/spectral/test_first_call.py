@@ -310,7 +310,9 @@ def test_a_matrix_too_small_for_squares_is_not_advised_to_be_what_it_is():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_products_whose_square_alone_is_symmetric_are_refused(smoothing):
-    A = scipy.sparse.block_diag([np.array([[0.0, 2.0], [0.5, 0.0]])] * 20)  # A² = I, and singular values 2 and 0.5
+    A = scipy.sparse.block_diag(
+        [scipy.sparse.coo_array([[0.0, 2.0], [0.5, 0.0]])] * 20
+    )  # A² = I, and singular values 2 and 0.5
     with pytest.raises(ValueError, match="A must be symmetric"):
         sp.nuclear_norm(
             scipy.sparse.linalg.aslinearoperator(A), KEY, method="stochastic", probes=4, smoothing=smoothing

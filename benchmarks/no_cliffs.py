@@ -30,7 +30,7 @@ from thalweg.processes.problem import SUBSET_ROWS
 MACHINES = {
     "a kernel is searched for": MIN_ROWS,
     "the race has two rungs": FIRST_RUNG,
-    "the second rung has no more rows": SEARCH_ROWS,
+    "the second rung has no more rows": 2 * FIRST_RUNG,
     "float64 or float32": Auto().block_size,
     "the race has three rungs": 3 * SEARCH_ROWS,
     "factor or conjugate gradients": MAX_FACTORISED_ROWS,

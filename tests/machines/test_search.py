@@ -219,12 +219,12 @@ def test_rows_given_twice_choose_what_weights_of_two_do():
 
 def test_copies_are_one_row_of_every_rung_and_repeats_are_rows_of_their_own():
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 2))
+    x = rng.normal(size=(300, 2))
     copied = make_rungs(numbers(np.tile(x, (3, 1)), np.tile(x[:, :1], (3, 1))), 0)
     assert len(copied) > 1
     for rung in copied:
         assert len(np.unique(rung.x, axis=0)) == len(rung.x)
-    assert len(copied[-1].x) == 400
+    assert len(copied[-1].x) == 300
     np.testing.assert_allclose(copied[-1].weights, 1.0)
     codes = rng.integers(5, size=(600, 1)).astype(float)
     repeats = make_rungs(numbers(codes, codes + rng.normal(size=(600, 1))), 0)

@@ -78,14 +78,14 @@ def test_the_error_falls_as_the_third_power_of_the_spacing_up_to_the_boundary(di
 
 @pytest.mark.parametrize("name", ["Gaussian", pytest.param("Matern52", marks=pytest.mark.slow)])
 def test_an_interpolated_kernel_comes_to_the_kernel_at_that_rate(name):
-    points, kernel = RNG.uniform(size=(60, 1)), KERNELS[name]
+    points, kernel = np.random.default_rng(0).uniform(size=(400, 1)), KERNELS[name]
     errors = []
     for nodes in (17, 33, 65):
         A = interpolated(kernel, Grid([0.0], [1 / (nodes - 1)], (nodes,)), points)
         errors.append(np.max(np.abs(np.asarray(to_dense(A)) - np.asarray(kernel(points)))))
     rates = np.log2(errors[:-1]) - np.log2(errors[1:])
     # Matérn-5/2 has four derivatives at 0, the fourth one being its last: cubic interpolation sees three.
-    assert np.all(rates > 2.7), rates
+    assert np.all(rates > 2.9), rates
 
 
 @pytest.mark.parametrize("shape", [(9,), (7, 6)])

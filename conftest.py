@@ -6,6 +6,7 @@ What must work in float32 says so itself.
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def _compile_quickly() -> None:
 
 
 _compile_quickly()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and tests send it
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

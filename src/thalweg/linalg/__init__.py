@@ -5,4 +5,4 @@ from thalweg.linalg.cg import *
 from thalweg.linalg.factor import *
 from thalweg.linalg.fold import *
 from thalweg.linalg.lanczos import *
-from thalweg.linalg.lowrank import *
+from thalweg.linalg.nystrom import *

@@ -2,7 +2,7 @@
 
 The way through the files: ``losses``; ``expansion`` (the function, its blocks of landmarks or of random frequencies);
 ``rules`` and ``steps`` (DSG, UDSG, CDSG: which block a step goes along, one step, a scan of them); ``calibration``;
-``learner`` (passes of such steps, and the fitted machine); ``blocks`` (each block of landmarks solved for with all
+``learner`` (passes of such steps, and the fitted machine); ``landmarks`` (each block of them solved for with all
 others held fixed) and ``newton`` (all landmarks at once, their kernel matrix in memory). Above them ``settings``,
 ``candidates`` and ``search`` (the choice of a kernel and a ridge), ``start``, and ``fit``: a table and settings in, a
 fitted machine out.

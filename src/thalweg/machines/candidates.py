@@ -113,7 +113,7 @@ class Rung:
         return self.y - factor.leave_one_out(weights)
 
     def gradients(self, candidate: Candidate, full: bool) -> np.ndarray | None:
-        """Return M = mean_x ∇f(x)∇f(x)ᵀ over outputs in framed features, or the roots of its diagonal.
+        """Return M = mean_x ∇f(x)∇f(x)ᵀ over outputs in framed features (AGOP), or its diagonal.
 
         For k = κ(‖x − x_i‖²): ∇f = 2 Σ_i W_i κ′(r_i²)(x − x_i).
         """

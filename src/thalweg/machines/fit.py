@@ -19,8 +19,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.host import kernel_tiles
-from thalweg.machines.blocks import STREAM_ROUNDS, LandmarkLearner, runs_on_host
 from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS, HeldOut, hold_out, last_predictions
+from thalweg.machines.landmarks import STREAM_ROUNDS, LandmarkLearner, runs_on_host
 from thalweg.machines.learner import MIN_GAIN, FittedMachine, Learner, Predictions
 from thalweg.machines.losses import QuantileLoss
 from thalweg.machines.newton import (

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from thalweg.kernels import Kernel, RandomFeatures
-from thalweg.machines.blocks import LONE_BLOCK_ROUNDS, STREAM_ROUNDS, Examples, LandmarkLearner, runs_on_host
 from thalweg.machines.expansion import ROW_GRAIN, Coordinates, Frequencies, Points, empty
+from thalweg.machines.landmarks import LONE_BLOCK_ROUNDS, STREAM_ROUNDS, Examples, LandmarkLearner, runs_on_host
 from thalweg.machines.learner import FittedMachine, Learner
 from thalweg.machines.newton import drowns_in_float32
 from thalweg.machines.search import choose_kernel

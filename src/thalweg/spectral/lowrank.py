@@ -1,7 +1,7 @@
 """Low-rank preconditioners for spectral sums: for A = K + σ²I take P = GGᵀ + σ²I with GGᵀ ≼ K.
 
 Then every eigenvalue of P^(−½)AP^(−½) is at least 1, and all but a few are close to it. The features G of
-:mod:`thalweg.linalg.lowrank` come of columns of K or of a random sketch, which needs products only:
+:mod:`thalweg.linalg.nystrom` come of columns of K or of a random sketch, which needs products only:
 
     G(θ) = C(θ) R(θ)^(−ᵀ),   C = K(θ)Ω,   RRᵀ = ΩᵀC(θ),
 
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
 from thalweg.linalg.factor import Factor, factorise
-from thalweg.linalg.lowrank import pivoted_cholesky
+from thalweg.linalg.nystrom import pivoted_cholesky
 from thalweg.linalg.operators.base import Operator, ShiftedOperator
 from thalweg.spectral.bounds import IllConditionedError, find_spectrum, host_random, multiply
 from thalweg.spectral.precondition import Jacobi, Preconditioner, PreconditionerRequest, add_up, positive_diagonal

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from thalweg.kernels import Gaussian, Laplacian
 from thalweg.machines import Auto, Settings, Table, fit
-from thalweg.machines.blocks import solve_block
+from thalweg.machines.landmarks import solve_block
 from thalweg.machines.losses import (
     HingeLoss,
     HuberLoss,

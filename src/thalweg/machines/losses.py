@@ -101,6 +101,10 @@ class Loss(eqx.Module):
         """
         return jax.jvp(lambda f: self.gradient(f, y), (f,), (jnp.ones_like(f),))[1]
 
+    def mean_curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """The second derivative in each output, or one for all outputs of a loss that ties them, its mean."""
+        return self.curvatures(f, y)
+
 
 @storable
 class SquaredLoss(Loss):
@@ -191,6 +195,11 @@ class SoftmaxLoss(Loss):
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities p: (diag p − ppᵀ)⁻¹ q is q/p but for its mean, where q sums to 0."""
         return namespace(f).exp(f - special(namespace(f)).logsumexp(f, axis=1, keepdims=True))
+
+    def mean_curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """Σ p(1 − p)/(c − 1): the mean eigenvalue of diag p − ppᵀ where outputs sum to 0."""
+        p = self.curvatures(f, y)
+        return (p * (1 - p)).sum(axis=1, keepdims=True) / (p.shape[1] - 1)
 
     def intercept(self, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The logarithms of the frequencies less their mean: the outputs of f sum to 0."""

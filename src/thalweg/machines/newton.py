@@ -230,9 +230,8 @@ class Newton:
         """Return what f would be at each row without it: for the squared loss exactly, for others by one Newton step.
 
         Without the force W_i of row i f changes by −W_i (1/A⁻¹_ii − d_i), where A = K + d and d = α/(w ℓ″(f)), for each
-        output apart. Outputs that sum to 0 have one ℓ″, the mean of the curvatures along all directions there are,
-        Σ p(1 − p)/(c − 1) for the softmax: one system serves all of them. Copies are left out together: they are one
-        row of the sum of their forces and of their 1/d.
+        output apart. Outputs that a softmax ties have one ℓ″, and one system serves all of them. Copies are left out
+        together: they are one row of the sum of their forces and of their 1/d.
 
         Examples
         --------
@@ -244,7 +243,7 @@ class Newton:
         >>> bool(np.isclose(newton.leave_one_out()[0], newton.leave_out(np.array([0]), 1e-4)).all())
         True
         """
-        diagonals = self.ridge / (self.row_weights * self._curvatures(joint=True))
+        diagonals = self.ridge / (self.row_weights * self._floored(self.loss.mean_curvatures))
         forces, dense = self.weights, self.matrix.dense
         if copies is not None:
             diagonals, forces = 1 / self.xp.asarray(copies.sum(1 / diagonals)), self.xp.asarray(copies.sum(forces))
@@ -259,17 +258,13 @@ class Newton:
         change = forces * (1 / spreads - diagonals)
         return np.asarray(self.values - (change if copies is None else change[copies.group]))
 
-    def _curvatures(self, joint: bool = False) -> Any:
-        """ℓ″ of each output; ``joint``: one for all outputs that sum to 0."""
-        loss = self.loss
-        found = loss.curvatures(self.values, self.targets)
-        if joint and loss.centred:
-            found = self.xp.sum(found * (1 - found), axis=1, keepdims=True) / (found.shape[1] - 1)
-        return self.xp.maximum(found, LEAST_CURVATURE * loss.curvature)
+    def _floored(self, curvatures: Callable[[Any, Any], Any]) -> Any:
+        """ℓ″, where it is not too small to divide by."""
+        return self.xp.maximum(curvatures(self.values, self.targets), LEAST_CURVATURE * self.loss.curvature)
 
     def _step(self, watch: Callable[[Any], bool] | None) -> None:
         loss, xp = self.loss, self.xp
-        curvature = self._curvatures()
+        curvature = self._floored(loss.curvatures)
         gradient = self._gradient()
         diagonal = self.ridge / (xp.where(self.counted, self.row_weights, 1) * curvature)
         forcing = min(self._forcing, float(xp.linalg.norm(gradient)) / max(self._first_gradient, np.finfo(float).tiny))

@@ -103,17 +103,13 @@ class Table:
         """Return the same rows in another frame."""
         return replace(self, frame=frame)
 
-    def sample(self) -> np.ndarray:
-        """Return the indices of some rows, evenly spaced."""
-        return _evenly_spaced(len(self))
-
     def fit_frame(self) -> FeatureFrame:
         """Return the frame that fits the features of a sample of the rows."""
-        return fit_frame(as_dense("X", self._read(self.sample()), np.float64))
+        return fit_frame(as_dense("X", self._read(_evenly_spaced(len(self))), np.float64))
 
     def in_binary_scales(self) -> "Table":
         """Return the same rows with features of the order of 1, whatever their units: float32 holds their squares."""
-        framed = as_dense("X", self._read(self.sample()), np.float64, self.frame)
+        framed = as_dense("X", self._read(_evenly_spaced(len(self))), np.float64, self.frame)
         return self.with_frame(self.frame.with_metric(1 / binary_scales(framed)))
 
     def subset(self, indices: np.ndarray) -> "Table":

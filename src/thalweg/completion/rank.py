@@ -23,7 +23,7 @@ MAX_RACED_RATINGS = 100_000
 
 RACE_SWEEPS = 25
 """Sweeps after which candidates are compared. With half as many, candidates with useful factors can still be behind
-those with none; with twice as many, a race takes twice as long and ends alike."""
+those with none, but for how they rank counts; with twice as many, a race takes twice as long and ends alike."""
 
 RACE_RATIO = 3
 """The ratio of two numbers of factors that race. Twice as large, the best may lie between two candidates."""
@@ -67,7 +67,8 @@ def choose_start(
 
     with raising_interrupts():
         # One after the other: two programs of batched factorisations at once can deadlock XLA's pool of threads.
-        result = race(candidates, losses, [RACE_SWEEPS], standard_errors=1.0, survivors=len(candidates), parallel=False)
+        sweeps = RACE_SWEEPS // 2 if implicit else RACE_SWEEPS
+        result = race(candidates, losses, [sweeps], standard_errors=1.0, survivors=len(candidates), parallel=False)
     # The one-standard-error rule: fewer factors unless more are better by more than chance.
     fewest = min(entry.candidate for entry in (result.best, *result.level))
     return begin(ratings, fewest) if implicit else states[fewest]

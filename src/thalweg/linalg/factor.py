@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.scipy.linalg
 import numpy as np
-import scipy.linalg.lapack
 
 from thalweg.linalg.arrays import namespace, while_loop
+from thalweg.linalg.lapack import call
 
 __all__ = ["Factor", "NotPositiveDefinite", "factorise"]
 
@@ -59,12 +59,13 @@ class Factor(NamedTuple):
             return jax.scipy.linalg.solve_triangular(self.lower, right, lower=True, trans=int(transpose))
         if not right.size:
             return right
-        # LAPACK itself: SciPy's checks take ten times as long as a solve of few rows.
-        solve = scipy.linalg.get_lapack_funcs("trtrs", [self.lower, right])
-        columns = right.reshape(len(right), -1)
-        if self.lower.flags.f_contiguous:
-            return solve(self.lower, columns, lower=1, trans=int(transpose))[0].reshape(right.shape)
-        return solve(self.lower.T, columns, lower=0, trans=int(not transpose))[0].reshape(right.shape)
+        dtype, in_order, rows = np.result_type(self.lower, right), self.lower.flags.f_contiguous, len(right)
+        solution = np.array(right.reshape(rows, -1), dtype, order="F")
+        # Another order is that of the transpose, an upper triangle.
+        triangle = np.asarray(self.lower if in_order else self.lower.T, dtype, order="F")
+        flags = b"L" if in_order else b"U", b"T" if transpose == in_order else b"N", b"N"
+        call("trtrs", *flags, rows, solution.shape[1], triangle, rows, solution, rows)
+        return solution.reshape(right.shape)
 
     def log_determinant(self) -> Any:
         """log det (A + τI)."""
@@ -75,8 +76,9 @@ class Factor(NamedTuple):
         """L⁻¹: products with it replace solves where there are many."""
         xp = namespace(self.lower)
         if xp is np:
-            invert = scipy.linalg.get_lapack_funcs("trtri", [self.lower])
-            return np.tril(invert(self.lower, lower=1)[0])
+            root = np.array(self.lower, order="F")
+            call("trtri", b"L", b"N", len(root), root, len(root))
+            return root
         return self.half_solve(xp.eye(len(self.lower), dtype=self.lower.dtype))
 
     def inverse(self) -> Any:
@@ -88,8 +90,8 @@ class Factor(NamedTuple):
         [[1.0, -1.0], [-1.0, 2.0]]
         """
         if namespace(self.lower) is np:
-            invert = scipy.linalg.get_lapack_funcs("potri", [self.lower])
-            half = invert(self.lower, lower=1)[0]
+            half = np.array(self.lower, order="F")
+            call("potri", b"L", len(half), half, len(half))
             whole = half + half.T
             whole.flat[:: len(whole) + 1] /= 2
             return whole
@@ -98,8 +100,8 @@ class Factor(NamedTuple):
 
     def inverse_diagonal(self) -> Any:
         """The diagonal of (A + τI)⁻¹."""
-        xp = namespace(self.lower)
-        return xp.sum(self.inverse_root() ** 2, axis=0)
+        root = self.inverse_root()
+        return namespace(root).einsum("ij,ij->j", root, root)
 
     def leave_one_out(self, solution: Any) -> Any:
         """Residuals y_i − f₋ᵢ(x_i) of kernel ridge regression with row i left out, from W = (A + τI)⁻¹ y.
@@ -171,11 +173,9 @@ def _cholesky(matrix: Any, added: Any, xp: Any) -> Any:
     """The lower factor of the matrix with a diagonal added, with NaN in its last entry where there is none."""
     if xp is not np:
         return xp.linalg.cholesky(matrix + xp.diag(xp.broadcast_to(added, matrix.shape[:1])))
-    # A symmetric matrix is its own transpose, which is what LAPACK can work on in place.
-    whole = matrix.copy()
-    whole.flat[:: len(whole) + 1] += added
-    factorise_in_place = scipy.linalg.get_lapack_funcs("potrf", [whole])
-    lower, failed = factorise_in_place(whole.T, lower=1, overwrite_a=1, clean=1)
-    if failed:
-        lower[-1, -1] = np.nan
-    return lower
+    # The upper triangle of a symmetric matrix is the lower one in Fortran's order.
+    half = np.ascontiguousarray(np.triu(matrix))
+    half.flat[:: len(half) + 1] += added
+    if not call("potrf", b"L", len(half), half.T, len(half)):
+        half[-1, -1] = np.nan
+    return half.T

@@ -16,7 +16,7 @@ from thalweg.linalg import Factor, namespace
 from thalweg.processes.covariance import TILE_ROWS, diagonal, matrix
 from thalweg.processes.exact import computes_on_device
 from thalweg.processes.inference import ClassifierSettings, LatentRows, infer
-from thalweg.processes.learning import LatentCandidate, learn, starting_kernels
+from thalweg.processes.learning import learn, starting_kernels
 from thalweg.rows import find_duplicates
 from thalweg.rows.split import CHANCE
 from thalweg.threads import enough_threads
@@ -139,10 +139,11 @@ def fit_classifier(
         if settings.learn and _are_copies(rows):
             counted = rows._replace(weights=np.minimum(rows.weights, 1.0))
         fitted = learn(kernels, counted, settings, seed, tied)
-        if counted is not rows and fitted.posterior.status is not Status.INTERRUPTED:
-            posterior = infer(fitted.kernel, rows, settings, seed)
-            fitted = LatentCandidate(fitted.kernel, posterior, rows)
-        learned, posterior, rows = fitted.kernel, fitted.posterior, fitted.rows
+        learned, posterior = fitted.kernel, fitted.posterior
+        if posterior.status is Status.INTERRUPTED:
+            rows = fitted.rows
+        elif settings.learn:
+            posterior = infer(learned, rows, settings, seed, posterior if fitted.rows is rows else None)
         if tied and len(np.unique(learned.lengthscale)) == 1:
             learned = given(np.ravel(learned.lengthscale)[0], learned.variance)  # a number, if features have one
         learned = as_host_arrays(learned)

@@ -114,17 +114,19 @@ def learn(
 ) -> LatentCandidate:
     """Return the best kernel that learning finds; without learning the best of those given.
 
-    Starting points are compared on a subset of many rows, and the best of them goes on with all. An interrupt keeps the
-    best so far. If ``tied``, lengthscales of features keep their proportions.
+    Starting points are compared roughly and on a subset of many rows, and the best of them goes on with all. An
+    interrupt keeps the best so far. If ``tied``, lengthscales of features keep their proportions.
     """
     rng, subset = np.random.default_rng(seed), subset_of_rows(rows, seed)
     restarts = [settings.restarts] if settings.learn else []
 
-    def score(candidate: LatentCandidate, rung: LatentRows) -> np.ndarray:
-        with jax.enable_x64(True), enough_threads(len(rung.inputs)):
-            evidence, start = BoundEvidence(rung, settings, seed, candidate, run), candidate.kernel
+    def score(candidate: LatentCandidate, rung: tuple[LatentRows, float]) -> np.ndarray:
+        some, tolerance = rung
+        # A natural gradient of length r promises r²/2 nats: a tenth of the tolerance is left to gain.
+        rough = replace(settings, tol=max(settings.tol, np.sqrt(tolerance / 5))) if settings.learn else settings
+        with jax.enable_x64(True), enough_threads(len(some.inputs)):
+            evidence, start = BoundEvidence(some, rough, seed, candidate, run), candidate.kernel
             if settings.learn:
-                tolerance = min(TOLERANCE_NATS, settings.tol) if rung is rows else TOLERANCE_NATS
                 bound = LogPosterior(evidence, start, tied=tied, deviation=np.inf)
                 maximise(bound, start, max_iter=settings.max_iter, tolerance=tolerance)
             else:
@@ -132,14 +134,16 @@ def learn(
         vars(candidate).update(vars(evidence.best))
         return np.array([-evidence.best.posterior.bound])
 
-    def propose(best: Entry[LatentCandidate], rung: LatentRows) -> list[list[LatentCandidate]]:
+    def propose(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[list[LatentCandidate]]:
         count = restarts.pop() if restarts else 0  # on the first rung alone
-        around = LogPosterior(rung, best.candidate.kernel, tied=tied)
+        around = LogPosterior(rung[0], best.candidate.kernel, tied=tied)
         return [[LatentCandidate(around.draw(rng, np.log(4.0)))] for _ in range(count)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
-        rungs = [rows] if subset is rows else [subset, rows]
+        rungs = [(rows, min(TOLERANCE_NATS, settings.tol))]
+        if settings.learn or subset is not rows:
+            rungs.insert(0, (subset, TOLERANCE_NATS))
         race([LatentCandidate(kernel) for kernel in kernels], score, rungs, propose=propose, parallel=parallel)
         run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
     best = run.kept

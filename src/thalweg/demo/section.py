@@ -84,7 +84,10 @@ class Section:
 
     def table(self, name: str, columns: Mapping[str, Sequence[Any]], caption: str) -> None:
         """Add a table of named columns; writes ``name.csv`` (all digits) and ``name.txt`` (for reading)."""
-        values = {header: [_as_python(value) for value in column] for header, column in columns.items()}
+        values = {
+            header: [value.item() if hasattr(value, "item") else value for value in column]
+            for header, column in columns.items()
+        }
         lengths = {header: len(column) for header, column in values.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns must be of one length, found {lengths}")
@@ -171,11 +174,6 @@ def _check_name(name: str) -> None:
     """Raise unless the name is fit for a file on any system."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"name must consist of letters, digits, - and _, found {name!r}")
-
-
-def _as_python(value: Any) -> Any:
-    """Turn NumPy and JAX scalars into Python's."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def _align(rows: list[list[str]], numeric: list[bool]) -> str:

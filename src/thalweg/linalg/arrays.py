@@ -53,6 +53,21 @@ def matmul(a: Any, b: Any) -> Any:
     return a @ b if isinstance(a, np.ndarray) else jnp.matmul(a, b, precision="highest")
 
 
+def replaced(array: Any, index: Any, value: Any) -> Any:
+    """Return a copy of an array with a part replaced.
+
+    Examples
+    --------
+    >>> replaced(np.zeros(2), 1, 3.0)
+    array([0., 3.])
+    """
+    if not isinstance(array, np.ndarray):
+        return array.at[index].set(value)
+    array = array.copy()
+    array[index] = value
+    return array
+
+
 def ratio(a: Any, b: Any) -> Any:
     """a/b where b is positive, and 0 elsewhere."""
     xp = namespace(b)

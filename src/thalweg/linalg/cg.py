@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from thalweg.compiling import quick_jit
-from thalweg.linalg.arrays import namespace, ratio, while_loop
+from thalweg.linalg.arrays import namespace, ratio, replaced, while_loop
 
 __all__ = ["CGResult", "conjugate_gradients", "joint_inner", "traced_conjugate_gradients"]
 
@@ -175,16 +175,9 @@ def _iterate(apply: Apply, precondition: Apply | None, state: CGState, inner: In
     direction = z + following[None, :] * state.direction
     norms = xp.where(live, xp.sqrt(inner(residual, residual)), state.norms)
     count = state.iterations
-    sizes, ratios = _put(state.sizes, count, size), _put(state.ratios, count, following)
+    sizes, ratios = replaced(state.sizes, count, size), replaced(state.ratios, count, following)
     active = live & (norms > state.goal)
     return CGState(x, residual, direction, energy, norms, state.goal, active, count + 1, sizes, ratios)
-
-
-def _put(rows: Any, index: Any, row: Any) -> Any:
-    if isinstance(rows, np.ndarray):
-        rows[int(index)] = row
-        return rows
-    return rows.at[index].set(row)
 
 
 def _as_leaf(function: Any) -> Any:

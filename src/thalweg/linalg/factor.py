@@ -45,6 +45,7 @@ class Factor(NamedTuple):
     """
 
     lower: Any
+    """With zeros above its diagonal."""
     raised: Any
     """τ, 0 where nothing was needed."""
 
@@ -59,12 +60,9 @@ class Factor(NamedTuple):
             return jax.scipy.linalg.solve_triangular(self.lower, right, lower=True, trans=int(transpose))
         if not right.size:
             return right
-        dtype, in_order, rows = np.result_type(self.lower, right), self.lower.flags.f_contiguous, len(right)
-        solution = np.array(right.reshape(rows, -1), dtype, order="F")
-        # Another order is that of the transpose, an upper triangle.
-        triangle = np.asarray(self.lower if in_order else self.lower.T, dtype, order="F")
-        flags = b"L" if in_order else b"U", b"T" if transpose == in_order else b"N", b"N"
-        call("trtrs", *flags, rows, solution.shape[1], triangle, rows, solution, rows)
+        dtype, rows, flags = np.result_type(self.lower, right), len(right), (b"L", b"T" if transpose else b"N", b"N")
+        lower, solution = np.asarray(self.lower, dtype, "F"), np.array(right.reshape(rows, -1), dtype, order="F")
+        call("trtrs", *flags, rows, solution.shape[1], lower, rows, solution, rows)
         return solution.reshape(right.shape)
 
     def log_determinant(self) -> Any:

@@ -26,11 +26,11 @@ from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.host import has_host_form, kernel_tiles
 from thalweg.linalg import factorise, namespace
-from thalweg.linalg.arrays import matmul, while_loop
+from thalweg.linalg.arrays import matmul, replaced, while_loop
+from thalweg.machines.doubly_stochastic import Capped
 from thalweg.machines.expansion import values_at, with_capacity
 from thalweg.machines.learner import Learner, Predictions, chunks
 from thalweg.machines.losses import Loss
-from thalweg.machines.rules import Capped
 from thalweg.rows import Table
 from thalweg.runs import Run
 from thalweg.threads import ahead, enough_threads
@@ -235,8 +235,8 @@ class LandmarkLearner(Learner):
             k = int(self.expansion.used)
             values = self.values_at(batch.x)
             now = self.expansion
-            self.expansion = now._replace(blocks=_put(now.blocks, k, batch.x), used=np.asarray(k + 1, np.int32))
-            placed = (_put(old, k, rows) for old, rows in zip(self.examples, batch[1:], strict=True))
+            self.expansion = now._replace(blocks=replaced(now.blocks, k, batch.x), used=np.asarray(k + 1, np.int32))
+            placed = (replaced(old, k, rows) for old, rows in zip(self.examples, batch[1:], strict=True))
             self.examples, self.filled, self.unsolved = Examples(*placed), len(part), 0
             self._update(k, values, alpha)
             if before is not None:
@@ -336,7 +336,7 @@ class LandmarkLearner(Learner):
             weights, residual = _solve_on_device(
                 self.kernel, self.machine.loss, x, values, y, w, weights, *numbers, rounds
             )
-        self.expansion = now._replace(weights=_put(now.weights, (k, rows), weights / now.scale))
+        self.expansion = now._replace(weights=replaced(now.weights, (k, rows), weights / now.scale))
         return float(residual)
 
     def _make_room(self, blocks: int, limit: int) -> None:
@@ -352,8 +352,8 @@ class LandmarkLearner(Learner):
         batch = table.batch(part, len(part), self.dtype)
         now = self.expansion
         values = self.values_at(batch.x) if runs_on_host(self.kernel) else None
-        self.expansion = now._replace(blocks=_put(now.blocks, (k, there), batch.x))
-        put = (_put(old, (k, there), rows) for old, rows in zip(self.examples, batch[1:], strict=True))
+        self.expansion = now._replace(blocks=replaced(now.blocks, (k, there), batch.x))
+        put = (replaced(old, (k, there), rows) for old, rows in zip(self.examples, batch[1:], strict=True))
         self.examples, self.filled, self.unsolved = Examples(*put), there.stop, self.unsolved + len(part)
         if self.unsolved >= RESOLVED_SHARE * self.filled or values is None:
             # A device solves for the whole block in less time than it takes to compile for other sizes.
@@ -362,12 +362,3 @@ class LandmarkLearner(Learner):
             self.unsolved = 0
         else:
             self._update(k, values, alpha, rows=there)
-
-
-def _put(array: Any, index: Any, value: Any) -> Any:
-    """The array with a part replaced: a copy, since what was learned before is left as it is."""
-    if isinstance(array, np.ndarray):
-        array = array.copy()
-        array[index] = value
-        return array
-    return array.at[index].set(value)

@@ -6,10 +6,9 @@ rungs of more and more of them, and is scored by the squared loss of rows left o
 of labels are their codes.
 
 The race starts from the Matérn-3/2 kernel with one common scale and with each feature's own. On each rung the best
-candidate proposes the other families, and metrics from its gradients, M = mean_x ∇f(x)∇f(x)ᵀ (Radhakrishnan et al.,
-2024): a feature counts as much as f changes along it. A hundredth of the plain scale is mixed in, so that no feature is
-lost for good. Other metrics are halfway to the plain scales, and from gradients of what learns halfway. On each rung
-the race starts anew beside the best, which what few rows led to cannot have trapped.
+candidate proposes the other families, and metrics from its gradients (:mod:`~thalweg.machines.metric`): the learned
+one, one halfway to the plain scales, and the one of what learns halfway. On each rung the race starts anew beside the
+best, which what few rows led to cannot have trapped.
 
 For another loss than the squared one the kernel is that of the race; ridge and lengthscale are then moved to where the
 loss itself, of rows left out, is lowest.
@@ -24,15 +23,18 @@ from scipy.optimize import brentq
 
 from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.forms import Radial
+from thalweg.kernels.host import kernel_tiles, squared_distances_on_host
 from thalweg.kernels.profiles import profile
+from thalweg.linalg import factorise
 from thalweg.machines.calibration import MIN_ROWS
-from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
 from thalweg.machines.losses import Loss
-from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, dense_matrix
+from thalweg.machines.metric import Metric, gradient_outer_product, learned_metrics, normalised
+from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, dense_matrix, drowns_in_float32
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table
 from thalweg.rows.scale import standard_scales
 from thalweg.selection import Entry, RaceResult, race
+from thalweg.threads import enough_threads
 
 FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 """Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long. Half of
@@ -50,14 +52,102 @@ LEAST_GAIN = 0.002
 """The share of the loss that a move or a round must gain: with a hundredth the metric of a hard table stays unfinished
 (covtype: 21.6 % of errors instead of 16.8 %)."""
 
-LEAST_PLAIN_SHARE = 0.01
-"""The share of the plain scales that is mixed into learned ones."""
-
 MAX_METRIC_FEATURES = 1000
 """Features up to which a metric is learned: gradients take a product of so many columns for each output."""
 
 START_RIDGE, LEAST_RIDGE = 1e-2, 1e-12
 """The ridge at which the race starts, in units of a row's weight, and the least that float64 can tell from none."""
+
+MEDIAN_ROWS = 500
+"""Rows whose distances have the median that lengthscales are multiples of: all pairs of so many know it to 2 %, and it
+does not depend on the order of fewer rows."""
+
+KEPT_METRICS = 6
+"""Metrics whose distances are kept: as many as are compared at a time."""
+
+
+class Candidate(NamedTuple):
+    """Kernel ridge regression."""
+
+    family: Any
+    """A class of kernels, or a kernel that was given."""
+    metric: Metric
+    multiplier: float
+    """Of the median distance between rows, which makes the lengthscale."""
+    ridge: float
+    """In units of a row's weight."""
+
+    def __hash__(self) -> int:
+        # A kernel that was given holds arrays, which have no hash: it is the same object or another one.
+        return hash((object.__hash__(self.family), *self[1:]))
+
+
+class Rung:
+    """Rows that candidates learn from and are scored on: each row is left out in turn, in closed form.
+
+    Parameters
+    ----------
+    x, y, weights
+        Framed features, targets less the intercept, and weights of mean 1.
+
+    All is computed by NumPy: no candidate is so large that a device would win back the time its programs take to
+    compile, and the choice is the same with and without one.
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        self.x, self.y, self.weights = x, y, weights
+        self._distances: dict[tuple[Metric, type], tuple[np.ndarray, float]] = {}
+        self._weights: dict[Candidate, np.ndarray] = {}
+
+    def kernel(self, candidate: Candidate) -> Kernel:
+        """Return the kernel of a candidate."""
+        family = candidate.family
+        if isinstance(family, Kernel):
+            return family
+        return family(lengthscale=candidate.multiplier * self.distances(candidate)[1])
+
+    def distances(self, candidate: Candidate) -> tuple[np.ndarray, float]:
+        """Return squared distances among the rows, in the precision that the ridge takes, and the median distance."""
+        metric, dtype = candidate.metric, float if drowns_in_float32(candidate.ridge, len(self.x)) else np.float32
+        if (metric, dtype) not in self._distances:
+            x = metric.apply(self.x)
+            squares = squared_distances_on_host(x, x)
+            some = squares[:MEDIAN_ROWS, :MEDIAN_ROWS]
+            between = some[np.tril_indices(len(some), -1)]
+            median = float(np.sqrt(np.median(between[between > 0]))) if np.any(between > 0) else 1.0
+            self._distances[metric, dtype] = squares.astype(dtype), median
+            if len(self._distances) > KEPT_METRICS:
+                self._distances.pop(next(iter(self._distances)))
+        return self._distances[metric, dtype]
+
+    def matrix(self, candidate: Candidate) -> np.ndarray:
+        """Return the kernel matrix among the rows."""
+        kernel, (squares, median) = self.kernel(candidate), self.distances(candidate)
+        if not isinstance(kernel, Radial) or isinstance(candidate.family, Kernel):
+            return kernel_tiles(kernel, candidate.metric.apply(self.x).astype(squares.dtype)).to_dense()
+        return kernel.profile(squares / squares.dtype.type((candidate.multiplier * median) ** 2))
+
+    def score(self, candidate: Candidate) -> np.ndarray:
+        """Return the weighted squared loss of each row, left out."""
+        with enough_threads(len(self.x) // 2):
+            return self.weights * np.sum((self.leave_one_out(candidate) - self.y) ** 2, axis=1)
+
+    def leave_one_out(self, candidate: Candidate) -> np.ndarray:
+        """Return what f is at each row without that row, from the factor of A = K + ridge/w and the weights A⁻¹y."""
+        matrix = self.matrix(candidate)
+        factor = factorise(matrix, candidate.ridge / self.weights)
+        self._weights[candidate] = weights = factor.solve(self.y.astype(matrix.dtype))
+        return self.y - factor.leave_one_out(weights)
+
+    def gradient_outer_product(self, candidate: Candidate, full: bool) -> np.ndarray | None:
+        """Return that of a candidate in framed features, or its diagonal."""
+        with enough_threads(len(self.x) // 2):
+            squares, median = self.distances(candidate)
+            square = squares.dtype.type((candidate.multiplier * median) ** 2)
+            if candidate not in self._weights:
+                self.leave_one_out(candidate)
+            slope = candidate.family().profile_slope(squares / square) / square
+            return gradient_outer_product(slope, self._weights[candidate], self.x, candidate.metric, full)
 
 
 class Selection(NamedTuple):
@@ -77,16 +167,13 @@ class _Search:
         given = isinstance(settings.kernel, Kernel)
         self.moves_multiplier = not given and settings.bandwidth == "auto"
         self.moves_ridge = settings.alpha == "auto"
-        normalised = lambda factors: factors / np.sqrt(np.mean((factors * scales) ** 2))
-        self.normalised = normalised
-        self.own = Metric(normalised(1 / scales))
         radial = all(isinstance(family, type) and issubclass(family, Radial) for family in settings.families)
         self.learns = settings.metric != "none" and radial and 1 < dimension <= MAX_METRIC_FEATURES
         self._renewed: set[Rung] = set()
         multiplier = settings.plain_bandwidth if settings.bandwidth == "auto" else float(settings.bandwidth)
         ridge = START_RIDGE if self.moves_ridge else float(settings.alpha) / mean_weight
         family = Matern32 if settings.kernel is None else settings.kernel
-        plain = [Metric(None)] if given else [Metric(normalised(units)), self.own][:dimension]
+        plain = [Metric(None)] if given else [Metric(normalised(by, scales)) for by in (units, 1 / scales)][:dimension]
         self.starts = [Candidate(family, metric, multiplier, ridge) for metric in plain]
 
     def axes(self, factors: Sequence[tuple[float, float]], least_ridge: float = LEAST_RIDGE) -> list[Any]:
@@ -105,22 +192,8 @@ class _Search:
         """A metric by the gradients of a candidate, and one halfway between it and the plain scales."""
         if not self.learns or not issubclass(candidate.family, Radial):
             return []
-        if self.settings.metric == "full":
-            total = rung.gradients(candidate, full=True)
-            if total is None:
-                return []
-            values, vectors = np.linalg.eigh(scale_both_sides(total, self.scales))
-            root = vectors * np.sqrt(np.maximum(values, 0))
-            floor = LEAST_PLAIN_SHARE * np.sqrt(np.max(values))
-            root = vectors * np.maximum(np.linalg.norm(root, axis=0), floor)
-            return [Metric(root / self.scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))), learned=True)]
-        squares = rung.gradients(candidate, full=False)
-        if squares is None:
-            return []
-        own, normalised = self.own.factors, self.normalised
-        assert own is not None
-        learned = normalised((1 - LEAST_PLAIN_SHARE) * normalised(np.sqrt(squares)) + LEAST_PLAIN_SHARE * own)
-        return [Metric(learned, learned=True), Metric(normalised(np.sqrt(learned * own)), learned=True)]
+        product = rung.gradient_outer_product(candidate, full=self.settings.metric == "full")
+        return [] if product is None else learned_metrics(product, self.scales)
 
     def propose(self, best: Entry[Candidate], rung: Rung) -> list[list[Candidate]]:
         """Further candidates: other metrics and families of the best one, and metrics of the starts on these rows."""
@@ -194,8 +267,12 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
 
 
 def _race(search: _Search, rungs: list[Rung], enough: float) -> RaceResult[Candidate]:
-    result = race(
-        search.starts,
+    starts = search.starts
+    if search.settings.metric in ("diagonal", "full"):  # asked for, a learned metric need not win
+        learned = [start._replace(metric=metric) for start in starts for metric in search.metrics(rungs[0], start)]
+        starts = learned or starts
+    return race(
+        starts,
         lambda candidate, rung: rung.score(candidate),
         rungs,
         axes=lambda rung: search.axes((COARSE, FINE) if rung is rungs[0] else (FINE,)),
@@ -204,19 +281,6 @@ def _race(search: _Search, rungs: list[Rung], enough: float) -> RaceResult[Candi
         standard_errors=STANDARD_ERRORS,
         enough=enough,
     )
-    if search.settings.metric in ("diagonal", "full") and search.learns and not result.best.candidate.metric.learned:
-        # Asked for, a learned metric is taken without a comparison.
-        metrics = search.metrics(rungs[-1], result.best.candidate)
-        if metrics:
-            learned = [result.best.candidate._replace(metric=metric) for metric in metrics]
-            return race(
-                learned,
-                lambda candidate, rung: rung.score(candidate),
-                rungs[-1:],
-                axes=lambda _: search.axes((FINE,)),
-                standard_errors=STANDARD_ERRORS,
-            )
-    return result
 
 
 def make_rungs(table: Table, seed: int) -> list[Rung]:

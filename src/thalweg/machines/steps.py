@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.codec import storable
 from thalweg.linalg import factorise
+from thalweg.machines.doubly_stochastic import BlockChoice, Rule, StepContext
 from thalweg.machines.expansion import Coordinates, Expansion, Points, evaluate, with_capacity
 from thalweg.machines.losses import Loss
-from thalweg.machines.rules import BlockChoice, Rule, StepContext
 from thalweg.rows import Batch
 
 __all__ = ["FunctionalGradient", "Machine", "ValidatedStep", "run"]

@@ -141,9 +141,8 @@ def learn(
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
-        rungs = [(rows, min(TOLERANCE_NATS, settings.tol))]
-        if settings.learn or subset is not rows:
-            rungs.insert(0, (subset, TOLERANCE_NATS))
+        first = [(subset, TOLERANCE_NATS)] if settings.learn or subset is not rows else []
+        rungs = [*first, (rows, min(TOLERANCE_NATS, settings.tol))]
         race([LatentCandidate(kernel) for kernel in kernels], score, rungs, propose=propose, parallel=parallel)
         run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
     best = run.kept

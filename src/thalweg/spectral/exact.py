@@ -143,7 +143,7 @@ _traced_cholesky = eqx.filter_jit(_by_cholesky)
 def _lower_on_host(dense: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor, and refuse a matrix that is not positive definite up to rounding."""
     # LAPACK's order of a symmetric matrix: the transpose needs no copy but the factor's own.
-    root, failed = scipy.linalg.lapack.dpotrf(dense.T, lower=1, clean=0)
+    root, failed = scipy.linalg.lapack.dpotrf(dense.T, lower=1)
     pivots, eps = np.diagonal(root[: failed - 1] if failed else root) ** 2, np.finfo(np.float64).eps
     # A pivot is what is left of its diagonal entry: nothing but rounding, if A is singular.
     lost = pivots <= 8 * eps * np.sqrt(len(pivots)) * np.diagonal(dense)[: len(pivots)]

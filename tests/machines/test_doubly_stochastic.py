@@ -7,7 +7,7 @@ import pytest
 
 from thalweg.kernels import Gaussian
 from thalweg.machines import Capped, Checked, New, Points, Rule, Uniform, empty
-from thalweg.machines.rules import StepContext
+from thalweg.machines.doubly_stochastic import StepContext
 
 CASES = 5000
 BLOCKS, USED, C = 6, 4, 3

@@ -1,10 +1,11 @@
-"""Candidates of the search: leave-one-out against refits, and gradients against differences."""
+"""Candidates of the search: rows left out against refits, and average gradient outer products against differences."""
 
 import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.machines.candidates import Candidate, Metric, Rung
+from thalweg.machines.metric import Metric
+from thalweg.machines.search import Candidate, Rung
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 3))
@@ -48,9 +49,11 @@ def test_rows_are_left_out_one_by_one_as_refits_do(family, metric):
 
 def test_the_lengthscale_is_a_multiple_of_the_median_distance():
     distances = np.sqrt(np.sum((X[:, None] - X[None]) ** 2, axis=2))[np.triu_indices(40, 1)]
-    assert RUNG.lengthscale(Candidate(Gaussian, PLAIN, 0.5, 1.0)) == pytest.approx(0.5 * np.median(distances), rel=0.1)
+    assert RUNG.kernel(Candidate(Gaussian, PLAIN, 0.5, 1.0)).lengthscale == pytest.approx(
+        0.5 * np.median(distances), rel=0.1
+    )
     same = Rung(np.ones((40, 3)), Y, WEIGHTS)
-    assert same.lengthscale(Candidate(Gaussian, PLAIN, 0.5, 1.0)) == 0.5
+    assert same.kernel(Candidate(Gaussian, PLAIN, 0.5, 1.0)).lengthscale == 0.5
     assert np.all(np.isfinite(same.score(Candidate(Gaussian, PLAIN, 0.5, 1.0))))
 
 
@@ -65,22 +68,24 @@ def test_gradients_are_those_of_finite_differences(family, metric):
     slopes = np.stack([(f(X + step * unit) - f(X - step * unit)) / (2 * step) for unit in np.eye(3)], axis=2)
     expected = np.einsum("rci,rcj->ij", slopes, slopes) / 40
     if metric is not TURNED:
-        np.testing.assert_allclose(RUNG.gradients(candidate, full=False), np.diagonal(expected), rtol=1e-4)
-    np.testing.assert_allclose(RUNG.gradients(candidate, full=True), expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(RUNG.gradient_outer_product(candidate, full=False), np.diagonal(expected), rtol=1e-4)
+    np.testing.assert_allclose(RUNG.gradient_outer_product(candidate, full=True), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_of_many_outputs_are_mixed():
     """Of ten outputs that change along one feature each, all features count, and the unused ones do not."""
     x = np.random.default_rng(1).normal(size=(200, 12))
     found = Rung(x, np.sin(x[:, :10]), np.ones(200))
-    squares = found.gradients(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=False)
+    squares = found.gradient_outer_product(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=False)
     assert np.min(squares[:10]) > 3 * np.max(squares[10:])
 
 
 def test_gradients_find_the_features_that_matter():
     x = np.random.default_rng(1).normal(size=(300, 20))
     y = np.sin(2 * x[:, 3]) + x[:, 7] * x[:, 11]
-    squares = Rung(x, y[:, None], np.ones(300)).gradients(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=False)
+    squares = Rung(x, y[:, None], np.ones(300)).gradient_outer_product(
+        Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=False
+    )
     assert set(np.argsort(squares)[-3:]) == {3, 7, 11}
 
 
@@ -88,11 +93,11 @@ def test_gradients_find_the_directions_that_matter():
     x = np.random.default_rng(1).normal(size=(300, 8))
     along = np.linalg.qr(np.random.default_rng(2).normal(size=(8, 2)))[0]
     y = np.sin(2 * x @ along[:, :1]) + x @ along[:, 1:]
-    total = Rung(x, y, np.ones(300)).gradients(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=True)
+    total = Rung(x, y, np.ones(300)).gradient_outer_product(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=True)
     largest = np.linalg.eigh(total)[1][:, -2:]
     assert np.linalg.svd(along.T @ largest)[1].min() > 0.95  # cosine of the larger angle between the planes
 
 
 def test_a_constant_function_has_no_gradients():
     found = Rung(X, np.zeros((40, 1)), WEIGHTS)
-    assert found.gradients(Candidate(Gaussian, PLAIN, 1.0, 0.1), full=False) is None
+    assert found.gradient_outer_product(Candidate(Gaussian, PLAIN, 1.0, 0.1), full=False) is None

@@ -84,10 +84,8 @@ class Section:
 
     def table(self, name: str, columns: Mapping[str, Sequence[Any]], caption: str) -> None:
         """Add a table of named columns; writes ``name.csv`` (all digits) and ``name.txt`` (for reading)."""
-        values = {
-            header: [value.item() if hasattr(value, "item") else value for value in column]
-            for header, column in columns.items()
-        }
+        as_python = lambda value: value.item() if hasattr(value, "item") else value
+        values = {header: list(map(as_python, column)) for header, column in columns.items()}
         lengths = {header: len(column) for header, column in values.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns must be of one length, found {lengths}")

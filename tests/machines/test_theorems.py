@@ -15,7 +15,7 @@ from thalweg.descent import Polynomial
 from thalweg.kernels import Gaussian, RandomFeatures
 from thalweg.machines import Batch, Checked, Frequencies, Machine, New, SquaredLoss, Uniform, empty
 from thalweg.machines.expansion import evaluate
-from thalweg.machines.steps import take
+from thalweg.machines.functional_gradient import take
 
 rng = np.random.default_rng(0)
 ROWS, STEPS, SEEDS = 8, 320, 60

@@ -101,20 +101,6 @@ class Factor(NamedTuple):
         root = self.inverse_root()
         return namespace(root).einsum("ij,ij->j", root, root)
 
-    def leave_one_out(self, solution: Any) -> Any:
-        """Residuals y_i − f₋ᵢ(x_i) of kernel ridge regression with row i left out, from W = (A + τI)⁻¹ y.
-
-        They are W_i / (A + τI)⁻¹_ii (Wahba, 1990, (4.2.9)).
-
-        Examples
-        --------
-        >>> A, y = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([[1.0], [2.0]])
-        >>> factor = factorise(A)
-        >>> factor.leave_one_out(factor.solve(y))[0, 0] == y[0, 0] - A[0, 1] / A[1, 1] * y[1, 0]
-        np.True_
-        """
-        return solution / self.inverse_diagonal()[:, None]
-
 
 def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     """Factorise a covariance, on the host or on a device, raising its diagonal by the least that it takes.

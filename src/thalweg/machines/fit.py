@@ -225,31 +225,15 @@ def _warn_of_optimum(reason: str) -> None:
 def _least_squares(
     model: FittedMachine, learner: LandmarkLearner, table: Table, settings: Settings, seed: int, run: Run
 ) -> tuple[FittedMachine, HeldOut]:
-    """Conjugate gradients that end by a validation set, and smaller ridges as long as they help."""
+    """Iterations that end by a validation set; smaller ridges, each from the last solution, as long as they help."""
     held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_HELD_ROWS)])
     validation, rows = table.subset(held), table.merged(rest, np.float32)
     learner.place(rows, np.arange(len(rows)))
+    intercept = np.asarray(learner.expansion.intercept, float)
     least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
     # A row that stands for many has so much less of a ridge.
     double = drowns_in_float32(min(model.alpha, least) / float(np.max(rows.weights)), len(rows))
     rows = replace(rows, x=rows.x.astype(float if double else learner.dtype))
-    with jax.enable_x64(double or model.double):
-        return _lower_ridges(model, learner, rows, validation, settings, least, seed, run)
-
-
-def _lower_ridges(
-    model: FittedMachine,
-    learner: LandmarkLearner,
-    rows: Table,
-    validation: Table,
-    settings: Settings,
-    least: float,
-    seed: int,
-    run: Run,
-) -> tuple[FittedMachine, HeldOut]:
-    """Solutions for smaller and smaller ridges, each from the last one, as long as they help and exceed the least."""
-    intercept = np.asarray(learner.expansion.intercept, float)
-    matrix = kernel_matrix(model.kernel, rows.x, runs_on_host(model.kernel))
     across = kernel_tiles(model.kernel, validation.features(slice(None), np.float32), rows.x).to_dense()
     losses: list[float] = []
 
@@ -265,24 +249,23 @@ def _lower_ridges(
         before, last = losses[:-PATIENCE], losses[-PATIENCE:]
         return bool(before) and min(last) > (1 - MIN_GAIN) * min(before) and loss <= most
 
-    best, alpha = np.inf, model.alpha
     # The loss is half of a square. More rows than the search had cannot double it, but iterations that stand still can.
-    most = model.search_loss
+    best, alpha, most = np.inf, model.alpha, model.search_loss
     weights: Any = None
-    while True:
-        newton = Newton(matrix, rows.targets, rows.weights, settings.loss, alpha, intercept, seed)
-        if weights is not None:
-            newton.start(weights)
-        losses.clear()
-        newton.solve(settings.method.tol, None, watch)
-        loss = learner.score(validation, values(newton.weights))[0]
-        if not loss < (1 - MIN_GAIN) * best and weights is not None:
-            break
-        best, weights, model = min(loss, best), newton.weights, replace(model, alpha=alpha)
-        run.keep(weights)
-        alpha = RIDGE_FACTOR * alpha
-        if not alpha >= least:
-            break
+    with jax.enable_x64(double or model.double):
+        matrix = kernel_matrix(model.kernel, rows.x, runs_on_host(model.kernel))
+        while weights is None or alpha >= least:
+            newton = Newton(matrix, rows.targets, rows.weights, settings.loss, alpha, intercept, seed)
+            if weights is not None:
+                newton.start(weights)
+            losses.clear()
+            newton.solve(settings.method.tol, None, watch)
+            loss = learner.score(validation, values(newton.weights))[0]
+            if not loss < (1 - MIN_GAIN) * best and weights is not None:
+                break
+            best, weights, model = min(loss, best), newton.weights, replace(model, alpha=alpha)
+            run.keep(weights)
+            alpha = RIDGE_FACTOR * alpha
     if best > most:
         _warn_of_optimum(f"new rows have {2 * best / most:.1g} times the loss that fewer rows led to in the search")
     return model, HeldOut(validation, values(weights))

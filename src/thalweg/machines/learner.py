@@ -21,7 +21,7 @@ from thalweg.machines.calibration import (
     sorted_residuals,
 )
 from thalweg.machines.expansion import Expansion, predict
-from thalweg.machines.steps import Machine, run
+from thalweg.machines.functional_gradient import Machine, run
 from thalweg.rows import FeatureFrame, Table
 
 __all__ = ["FittedMachine"]

@@ -19,7 +19,16 @@ from jax.tree_util import Partial
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.host import kernel_tiles
-from thalweg.linalg import Factor, LowRank, conjugate_gradients, factorise, joint_inner, low_rank, nystrom_features
+from thalweg.linalg import (
+    Factor,
+    LowRank,
+    conjugate_gradients,
+    factorise,
+    joint_inner,
+    leave_one_out,
+    low_rank,
+    nystrom_features,
+)
 from thalweg.linalg.arrays import matmul
 from thalweg.linalg.cg import CGResult, columns_inner
 from thalweg.machines.losses import Loss
@@ -229,9 +238,9 @@ class Newton:
     def leave_one_out(self, copies: Duplicates | None = None) -> np.ndarray:
         """Return what f would be at each row without it: for the squared loss exactly, for others by one Newton step.
 
-        Without the force W_i of row i f changes by −W_i (1/A⁻¹_ii − d_i), where A = K + d and d = α/(w ℓ″(f)), for each
-        output apart. Outputs that a softmax ties have one ℓ″, and one system serves all of them. Copies are left out
-        together: they are one row of the sum of their forces and of their 1/d.
+        It is :func:`~thalweg.linalg.leave_one_out` with d = α/(w ℓ″(f)), for each output apart. Outputs that a softmax
+        ties have one ℓ″, and one system serves all of them. Copies are left out together: they are one row of the sum
+        of their forces and of their 1/d.
 
         Examples
         --------
@@ -255,8 +264,8 @@ class Newton:
             else:
                 each = [factorise(dense, diagonal).inverse_diagonal() for diagonal in diagonals.T]
                 spreads = self.xp.stack(each, axis=1)
-        change = forces * (1 / spreads - diagonals)
-        return np.asarray(self.values - (change if copies is None else change[copies.group]))
+        change = leave_one_out(0, forces, spreads, diagonals)
+        return np.asarray(self.values + (change if copies is None else change[copies.group]))
 
     def _floored(self, curvatures: Callable[[Any, Any], Any]) -> Any:
         """ℓ″, where it is not too small to divide by."""

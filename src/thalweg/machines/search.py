@@ -25,7 +25,7 @@ from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles, squared_distances_on_host
 from thalweg.kernels.profiles import profile
-from thalweg.linalg import factorise
+from thalweg.linalg import factorise, leave_one_out
 from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.losses import Loss
 from thalweg.machines.metric import Metric, gradient_outer_product, learned_metrics, normalised
@@ -137,7 +137,7 @@ class Rung:
         matrix = self.matrix(candidate)
         factor = factorise(matrix, candidate.ridge / self.weights)
         self._weights[candidate] = weights = factor.solve(self.y.astype(matrix.dtype))
-        return self.y - factor.leave_one_out(weights)
+        return leave_one_out(self.y, weights, factor.inverse_diagonal()[:, None], 0)
 
     def gradient_outer_product(self, candidate: Candidate, full: bool) -> np.ndarray | None:
         """Return that of a candidate in framed features, or its diagonal."""

@@ -16,8 +16,8 @@ from thalweg.descent.steps import Polynomial, as_step
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, kernel_or_class
 from thalweg.machines.doubly_stochastic import Capped, Checked, New, Rule, Uniform
 from thalweg.machines.expansion import FEATURES, Coordinates
+from thalweg.machines.functional_gradient import Machine, ValidatedStep
 from thalweg.machines.losses import Loss
-from thalweg.machines.steps import Machine, ValidatedStep
 
 __all__ = ["CDSG", "DSG", "UDSG", "Auto", "Method", "Settings"]
 

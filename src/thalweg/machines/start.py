@@ -8,12 +8,12 @@ import numpy as np
 
 from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.machines.expansion import ROW_GRAIN, Coordinates, Frequencies, Points, empty
+from thalweg.machines.functional_gradient import ValidatedStep
 from thalweg.machines.landmarks import LONE_BLOCK_ROUNDS, STREAM_ROUNDS, Examples, LandmarkLearner, runs_on_host
 from thalweg.machines.learner import FittedMachine, Learner
 from thalweg.machines.newton import drowns_in_float32
 from thalweg.machines.search import choose_kernel
 from thalweg.machines.settings import Settings
-from thalweg.machines.steps import ValidatedStep
 from thalweg.padding import padded_size
 from thalweg.rows import Table
 

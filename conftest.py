@@ -44,6 +44,9 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+gc.set_threshold(100_000)  # it is Python's 700 that makes the collector look at traced programs all the time
+
+
 def _resident() -> float:
     """GiB of memory in use; 0 where the system does not tell."""
     status = Path("/proc/self/statm")

@@ -156,7 +156,7 @@ def test_rows_left_out_are_predicted_by_a_machine_without_them(name):
 def test_rows_left_out_one_by_one_are_predicted_as_by_machines_without_them(name):
     """Exactly for the squared loss; for others one step makes up for most of what a row is missed."""
     found = newton(name, kernel_matrix(KERNEL, X, on_host=True))
-    rows = np.arange(0, N, 3)
+    rows = np.arange(0, N, 8)
     exact = np.concatenate([found.leave_out(rows[[k]], 1e-13) for k in range(len(rows))])
     off = np.linalg.norm(found.leave_one_out()[rows] - exact) / np.linalg.norm(found.values[rows] - exact)
     assert off < (1e-6 if found.loss.quadratic else 0.5)
@@ -180,9 +180,10 @@ def test_separable_classes_left_out_have_the_loss_that_they_have_without_them():
     x, y, loss = ((x - x.mean(axis=0)) / x.std(axis=0))[::3], np.eye(3)[labels[::3]], SoftmaxLoss()
     found = Newton(kernel_matrix(Gaussian(8.0), x, True), y, np.ones(len(x)), loss, 1e-3, np.zeros(3))
     found.solve(1e-10)
-    exact = np.concatenate([found.leave_out(np.array([row]), 1e-10) for row in range(len(x))])
-    mean = lambda values: float(np.mean(loss.value(values, y)))
-    assert mean(found.leave_one_out()) == pytest.approx(mean(exact), rel=0.3)
+    rows = np.arange(0, len(x), 3)
+    exact = np.concatenate([found.leave_out(rows[[k]], 1e-6) for k in range(len(rows))])
+    mean = lambda values: float(np.mean(loss.value(values, y[rows])))
+    assert mean(found.leave_one_out()[rows]) == pytest.approx(mean(exact), rel=0.3)
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "squared"])

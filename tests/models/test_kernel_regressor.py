@@ -151,9 +151,9 @@ def test_quantiles_cover_as_often_as_they_say(quantile):
 
 @pytest.mark.parametrize("quantile", [pytest.param(0.1, marks=pytest.mark.slow), 0.9])
 def test_quantiles_of_few_rows_cover_new_ones_as_often_as_they_say(quantile):
-    """Where the ridge is chosen, within five standard errors of eight fits."""
+    """Where the ridge is chosen, within five standard errors of five fits."""
     covered = []
-    for seed in range(8):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(1100, 3))
         y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * np.exp(X[:, 0] / 2) * rng.normal(size=1100)
@@ -161,7 +161,7 @@ def test_quantiles_of_few_rows_cover_new_ones_as_often_as_they_say(quantile):
         covered.append(np.mean(y[100:] <= model.predict(X[100:])))
         low, high = model.predict_interval(X[100:], level=0.8)
         assert np.mean((low <= y[100:]) & (y[100:] <= high)) > 0.6
-    assert abs(np.mean(covered) - quantile) < 5 * np.sqrt(quantile * (1 - quantile) / 100 / 8)
+    assert abs(np.mean(covered) - quantile) < 5 * np.sqrt(quantile * (1 - quantile) / 100 / 5)
 
 
 @pytest.mark.filterwarnings("ignore:the optimum was not reached")
@@ -237,12 +237,12 @@ def test_copies_of_rows_are_not_taken_for_new_ones():
 )
 def test_outliers_do_not_choose_the_kernel_of_a_robust_loss(count, size, most):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(1400, 4))
-    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=1400)
+    X = rng.normal(size=(1000, 4))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=1000)
     seen = y.copy()
-    seen[rng.choice(800, count, replace=False)] += size
-    model = KernelRegressor(loss="huber", random_state=0).fit(X[:800], seen[:800])
-    assert np.sqrt(np.mean((model.predict(X[800:]) - y[800:]) ** 2)) < most * y.std()
+    seen[rng.choice(500, count, replace=False)] += size
+    model = KernelRegressor(loss="huber", random_state=0).fit(X[:500], seen[:500])
+    assert np.sqrt(np.mean((model.predict(X[500:]) - y[500:]) ** 2)) < most * y.std()
 
 
 def test_rows_of_weight_0_have_no_say_in_the_scale_of_a_robust_loss():

@@ -194,3 +194,9 @@ def test_a_likelihood_that_is_not_log_concave_keeps_a_covariance_at_any_step(gua
         posterior = step(posterior)
         assert posterior.proper
         assert np.all(np.isfinite(posterior.mean))
+
+
+def test_a_precision_that_is_not_positive_is_that_of_no_posterior():
+    """Its diagonal is not raised: the point would seem to be a solution, as far away as it is."""
+    q = Full.from_precision(np.zeros(2), np.diag([-2.0, 1e4]))
+    assert np.all(np.isnan(q.covariance))

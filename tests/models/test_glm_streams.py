@@ -117,3 +117,14 @@ def test_intervals_of_classes_far_apart_cover():
         low, high = np.moveaxis(CategoricalGLM().fit(X, labels).interval()[:, 1], -1, 0)
         hits.append((low <= truth) & (truth <= high))
     assert np.mean(hits) > 0.9  # with a prior of one width .65
+
+
+@pytest.mark.parametrize("seed", [12, 14, 15])
+def test_a_first_batch_of_steep_slopes_ends_at_the_optimum(seed):
+    """Extrapolated steps that are no posteriors are not taken: slopes of 3 and 5 were 32, −6 and 55."""
+    rng, slope = np.random.default_rng(seed), 3.0 if seed == 15 else 5.0
+    X = rng.normal(size=(600, 3))
+    y = slope * X[:, 0] + rng.logistic(size=600) > 0
+    found = BernoulliGLM().partial_fit(X, y).coef_
+    np.testing.assert_allclose(found[0], slope, rtol=0.25)
+    np.testing.assert_allclose(found[1:], 0, atol=0.6)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.special import expit, softmax
-from sklearn.datasets import load_digits, make_moons
+from sklearn.datasets import load_breast_cancer, load_digits, make_moons
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 
 from thalweg import KernelClassifier
 from thalweg.kernels import Gaussian, Matern32
@@ -443,3 +445,16 @@ def test_rows_of_weight_0_have_no_say_in_the_loss():
     X = rng.normal(size=(1400, 2))
     weights = np.repeat([1.0, 0.0], [100, 1300])
     assert KernelClassifier(**SMALL).fit(X, X[:, 0] > 0, sample_weight=weights).loss_ == "logistic"
+
+
+def test_probabilities_of_fifty_rows_with_thirty_features_are_not_too_sure():
+    """A metric that fits chance would have a log loss of 0.36 here, and 46 of those it is sure of wrong."""
+    X, y = load_breast_cancer(return_X_y=True)
+    losses, wrong = [], 0
+    for seed in range(3):
+        known, new, labels, truth = train_test_split(X, y, train_size=50, random_state=seed, stratify=y)
+        p = KernelClassifier(random_state=0).fit(known, labels).predict_proba(new)
+        losses.append(log_loss(truth, p))
+        wrong += np.sum(p[np.arange(len(truth)), 1 - truth] > 0.99)
+    assert np.mean(losses) < 0.2
+    assert wrong <= 10

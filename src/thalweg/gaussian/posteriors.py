@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.codec import storable
-from thalweg.linalg import Factor, NotPositiveDefinite, factorise, namespace
+from thalweg.linalg import Factor, cholesky, namespace
 
 __all__ = ["Diagonal", "Full", "Implicit", "Marginals"]
 
@@ -282,10 +281,5 @@ def solve(matrix: Float[Array, "d d"], right: Float[Array, " d"]) -> Float[Array
 
 
 def _factor(matrix: Float[Array, "d d"]) -> Factor:
-    """Factorise a precision, or return NaN: steps are shortened until it is positive definite."""
-    if namespace(matrix) is not np:
-        return Factor(jnp.linalg.cholesky(matrix), jnp.zeros((), matrix.dtype))
-    try:
-        return factorise(matrix)
-    except NotPositiveDefinite:
-        return Factor(np.full_like(matrix, np.nan), np.zeros(()))
+    """Factorise a precision as it is, or return NaN: one with a diagonal raised would be that of another posterior."""
+    return Factor(cholesky(matrix), 0.0)

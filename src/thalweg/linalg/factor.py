@@ -12,13 +12,14 @@ preconditioner.
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
 
 from thalweg.linalg.arrays import namespace, while_loop
 from thalweg.linalg.lapack import call
 
-__all__ = ["Factor", "NotPositiveDefinite", "factorise"]
+__all__ = ["Factor", "NotPositiveDefinite", "cholesky", "factorise"]
 
 MAX_RAISES = 14
 """The last of them adds more than the diagonal itself in float64: a matrix that needs more is no covariance."""
@@ -143,7 +144,7 @@ def _raised_until_positive(matrix: Any, diagonal: Any) -> Factor:
 
     def attempt(k: Any) -> tuple[Any, Any, Any]:
         raised = xp.where(k > 0, unit * 10.0**k, 0.0).astype(matrix.dtype)
-        return k, _cholesky(matrix, added + raised, xp), raised
+        return k, cholesky(matrix, added + raised), raised
 
     fails = lambda state: ~xp.isfinite(state[1][-1, -1]) & (state[0] < MAX_RAISES)
     _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), attempt(xp.zeros((), matrix.dtype)), xp)
@@ -153,10 +154,17 @@ def _raised_until_positive(matrix: Any, diagonal: Any) -> Factor:
 _factorise_on_device = jax.jit(_raised_until_positive)
 
 
-def _cholesky(matrix: Any, added: Any, xp: Any) -> Any:
-    """The lower factor of the matrix with a diagonal added, with NaN in its last entry where there is none."""
-    if xp is not np:
-        return xp.linalg.cholesky(matrix + xp.diag(xp.broadcast_to(added, matrix.shape[:1])))
+def cholesky(matrix: Any, added: Any = 0.0) -> Any:
+    """Return the lower factor of a matrix with a diagonal added, as it is, with NaN in its last entry if there is none.
+
+    Examples
+    --------
+    >>> cholesky(np.diag([4.0, -1e-20])).tolist()
+    [[2.0, 0.0], [0.0, nan]]
+    """
+    if namespace(matrix) is not np:
+        diagonal = jnp.broadcast_to(jnp.asarray(added, matrix.dtype), matrix.shape[:1])
+        return jnp.linalg.cholesky(matrix + jnp.diag(diagonal))
     # The upper triangle of a symmetric matrix is the lower one in Fortran's order.
     half = np.ascontiguousarray(np.triu(matrix))
     half.flat[:: len(half) + 1] += added

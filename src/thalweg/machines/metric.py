@@ -22,6 +22,8 @@ class Metric:
     """What framed features are multiplied by: factors, or a matrix; the identity of the object is its hash."""
 
     factors: np.ndarray | None
+    learned: int = 0
+    """How many numbers were learned."""
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return rows in this metric."""
@@ -62,11 +64,11 @@ def learned_metrics(product: np.ndarray, scales: np.ndarray) -> list[Metric]:
     if product.ndim == 2:
         values, vectors = np.linalg.eigh(_scaled(product, scales))
         root = vectors * np.sqrt(np.maximum(values, LEAST_PLAIN_SHARE**2 * values[-1]))
-        return [Metric(root / scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))))]
+        return [Metric(root / scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))), product.size)]
     own = normalised(1 / scales, scales)
     learned = (1 - LEAST_PLAIN_SHARE) * normalised(np.sqrt(product), scales) + LEAST_PLAIN_SHARE * own
     learned = normalised(learned, scales)
-    return [Metric(learned), Metric(normalised(np.sqrt(learned * own), scales))]
+    return [Metric(factors, product.size) for factors in (learned, normalised(np.sqrt(learned * own), scales))]
 
 
 def normalised(factors: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -273,8 +273,8 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         are fitted to all of them again with each batch, so that the order of these does not matter; after that a batch
         that contradicts the ones before it is warned of, since rows that are sorted lead a stream astray. It is for
         streams with many more examples than features. A batch that is refused leaves the model as it was. A
-        ``prior_scale`` of ``"auto"`` or ``"learn"`` is wide, as seen from the rows remembered, or that of a :meth:`fit`
-        before it; a :class:`GaussianGLM` chooses it by all batches.
+        ``prior_scale`` of ``"auto"`` or ``"learn"`` is that of :meth:`fit` for the rows remembered, or that of a
+        :meth:`fit` before it; a :class:`GaussianGLM` chooses it by all batches.
 
         Parameters
         ----------

@@ -71,23 +71,18 @@ class LinearModel:
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`RealTargets` it is
         exact, and the prior scale is chosen by all batches. Elsewhere the first 2,048 rows are remembered, and the
-        result is the posterior given all of them, with a wide prior if none is given: one batch, of one class maybe, is
-        too little for a Gaussian to stand for. The prior scale, and a dispersion that is learned, are those of the rows
-        remembered.
+        result is that of :meth:`fit` to all of them: one batch, of one class maybe, is too little for a Gaussian to
+        stand for. The prior scale, and a dispersion that is learned, are those of the rows remembered.
         """
-        remembered = None if before is None else before.stream
-        if self.targets.compresses:
-            rows = rows.less_offsets()
-            return self.fit(rows if remembered is None else remembered.joined(rows))
-        with one_thread_if_small(rows):
-            if before is not None and remembered is None:
+        if before is not None and before.stream is None:
+            with one_thread_if_small(rows):
                 problem = LinearProblem(rows, before.weights.frame, self.settings)
                 before = before.with_shift_in_intercept()
                 return problem.solve(before.likelihood, before, before)
-            rows = rows if remembered is None else remembered.joined(rows)
-            scale = self.wide_scales(rows) if isinstance(self.prior_scale, str) else self.prior_scale
-            result = self._fit_at(rows, scale)
-        return result._replace(stream=rows if len(rows.targets) <= MAX_REMEMBERED_ROWS else None)
+        rows = rows.less_offsets() if self.targets.compresses else rows
+        rows = rows if before is None or before.stream is None else before.stream.joined(rows)
+        result, forgets = self.fit(rows), len(rows.targets) > MAX_REMEMBERED_ROWS
+        return result if self.targets.compresses else result._replace(stream=None if forgets else rows)
 
     def _fit_by_rows(self, rows: LinearObservations) -> LinearFit:
         """Choose the prior by how many rows there are for each feature."""

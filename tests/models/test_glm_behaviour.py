@@ -276,3 +276,9 @@ def test_columns_whose_squares_are_0_are_refused(model):
     ):
         model.fit(X, np.arange(20) % 2)
     model.fit(X * [1.0, 0.0], np.arange(20) % 2)
+
+
+def test_targets_of_float32_raise_no_warning():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    counts = np.random.default_rng(1).poisson(2.0, size=50)
+    np.testing.assert_allclose(PoissonGLM().fit(X, counts.astype(np.float32)).coef_, PoissonGLM().fit(X, counts).coef_)

@@ -525,3 +525,11 @@ def test_what_was_done_again_and_words_with_an_array_of_features():
     MatrixCompletion(**SMALL, feedback="implicit").fit(np.vstack([X[:300]] * 2))  # a warning would be an error
     with pytest.raises(ValueError, match="row_features as an array has a line for each of the ids 0 to 59"):
         MatrixCompletion(**SMALL).fit(X.astype(str), STARS, row_features=np.ones((PEOPLE, 1)))
+
+
+def test_columns_without_factors_are_similar_to_none():
+    rng = np.random.default_rng(0)
+    pairs = np.column_stack([rng.integers(0, 30, 300), rng.integers(0, 20, 300)])
+    columns, correlations = MatrixCompletion(random_state=0).fit(pairs, rng.normal(size=300)).similar(7, 3)
+    assert len(columns) == 3
+    np.testing.assert_array_equal(correlations, 0)

@@ -55,8 +55,8 @@ class Recommender:
     def similar(self, column: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the columns whose predictions correlate most with those of one, over rows, and the correlations."""
         vectors = self.column_vectors()
-        norms = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(float).tiny)
-        correlations = (vectors @ vectors[column]) / (norms * norms[column])
+        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(float).tiny)
+        correlations = units @ units[column]
         correlations[column] = -np.inf
         best = _highest(correlations, count)
         return best, correlations[best]

@@ -140,9 +140,9 @@ def _extrapolated(recent: list[_Point], term: Any) -> Any:
 
     Along some directions whole steps circle around the optimum, along others they creep towards it.
     """
-    if len(recent) == 1:
-        return recent[0].target
     products = np.array([[float(a.x.inner(a.target, b.x, b.target)) for a in recent] for b in recent])
+    if len(recent) == 1 or not np.all(np.isfinite(products)):
+        return recent[-1].target
     products = (products + products.T) / 2 + np.finfo(float).eps * np.trace(products) * np.eye(len(recent))
     coefficients = np.linalg.lstsq(products, np.ones(len(recent)), rcond=None)[0]
     coefficients /= coefficients.sum()

@@ -255,8 +255,8 @@ class GeneralisedLinearModel(Storable):
 
 
 def _check_size(name: str, array: np.ndarray) -> None:
-    if np.issubdtype(array.dtype, np.floating) and np.max(np.abs(array)) > LARGEST_NUMBER:
-        raise ValueError(f"{name} must hold numbers of at most {LARGEST_NUMBER:g}, found {np.max(np.abs(array)):g}")
+    if np.issubdtype(array.dtype, np.floating) and (largest := float(np.max(np.abs(array)))) > LARGEST_NUMBER:
+        raise ValueError(f"{name} must hold numbers of at most {LARGEST_NUMBER:g}, found {largest:g}")
 
 
 class Regressor(RegressorMixin, GeneralisedLinearModel):

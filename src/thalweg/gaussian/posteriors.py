@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.codec import storable
 from thalweg.linalg import Factor, cholesky, namespace
+from thalweg.linalg.arrays import replaced
 
 __all__ = ["Diagonal", "Full", "Implicit", "Marginals"]
 
@@ -196,11 +198,9 @@ class Implicit(NamedTuple):
     ) -> "Implicit":
         """The posterior with m = K·weights and V⁻¹ = K⁻¹ + diag(sites), by one factor of B, if it is not known."""
         factor = factor or factorise_sites(covariance, sites)
-        xp = namespace(covariance)
-        spread = factor.half_solve(xp.sqrt(sites)[:, None] * covariance)
-        diagonal = covariance.diagonal()
+        least = np.finfo(covariance.dtype).eps * covariance.diagonal()
         # Where the sites leave next to nothing of the prior, rounding could leave less.
-        variance = xp.maximum(diagonal - (spread**2).sum(axis=0), xp.finfo(diagonal.dtype).eps * diagonal)
+        variance = namespace(covariance).maximum(_variances(covariance, sites, factor), least)
         return cls(covariance @ weights, variance, weights, sites, factor.log_determinant())
 
     def kl(self, other: "Implicit") -> Scalar:
@@ -261,6 +261,20 @@ class Implicit(NamedTuple):
 def symmetric_kl(x: Any, y: Any) -> Scalar:
     """KL[x ‖ y] + KL[y ‖ x], in which the determinants cancel."""
     return (x.inner(y, x, y) + y.inner(x, y, x)) / 2
+
+
+def _variances(covariance: Any, sites: Any, factor: Factor) -> Any:
+    """diag(V) of V = K − K·√γ̃·B⁻¹·√γ̃·K, on the host by (1 − B⁻¹_ii)/γ̃ᵢ, which takes a third of the time.
+
+    But for sites that say next to nothing, where that difference has no digits.
+    """
+    diagonal, on_host = covariance.diagonal(), namespace(covariance) is np
+    idle = np.flatnonzero(sites * diagonal < np.cbrt(np.finfo(diagonal.dtype).eps)) if on_host else slice(None)
+    spread = factor.half_solve(namespace(sites).sqrt(sites)[:, None] * covariance[:, idle])
+    of_idle = diagonal[idle] - (spread**2).sum(axis=0)
+    if not on_host:
+        return of_idle
+    return replaced((1 - factor.inverse_diagonal()) / np.where(sites > 0, sites, 1), idle, of_idle)
 
 
 def factorise_sites(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Factor:

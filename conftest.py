@@ -44,7 +44,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
-gc.set_threshold(100_000)  # it is Python's 700 that makes the collector look at traced programs all the time
+gc.set_threshold(100_000)  # with Python's 700 the collector looks at traced programs all the time
 
 
 def _resident() -> float:

@@ -200,3 +200,13 @@ def test_a_precision_that_is_not_positive_is_that_of_no_posterior():
     """Its diagonal is not raised: the point would seem to be a solution, as far away as it is."""
     q = Full.from_precision(np.zeros(2), np.diag([-2.0, 1e4]))
     assert np.all(np.isnan(q.covariance))
+
+
+def test_variances_have_their_digits_whatever_the_sites_say():
+    """Those that say nothing, next to nothing, and nearly all; K is not far from singular."""
+    x = np.linspace(0, 3, 12)
+    K = 20 * np.exp(-((x[:, None] - x) ** 2) / 2) + 1e-3 * np.eye(12)
+    sites = np.array([0, 1e-14, 1e-9, 1e-7, 1e-5, 1e-3, 0.1, 0.25, 1.0, 10.0, 1e3, 1e5])
+    expected = np.diagonal(np.linalg.inv(np.linalg.inv(K) + np.diag(sites)))
+    found = Implicit.from_sites(K, np.zeros(12), sites)
+    np.testing.assert_allclose(found.variance, expected, rtol=1e-8)

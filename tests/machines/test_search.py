@@ -301,3 +301,10 @@ def test_an_interrupted_search_keeps_the_best_so_far(act):
 def test_a_stream_that_starts_with_few_rows_is_warned_of():
     with pytest.warns(UserWarning, match="first batch of a stream .* has 3 rows: with fewer than 10 they are a guess"):
         KernelRegressor(random_state=0).partial_fit(np.eye(3), np.arange(3.0))
+
+
+def test_a_full_metric_of_many_features_is_compared_with_others_of_its_kind():
+    x = np.random.default_rng(0).normal(size=(60, 160))
+    found = choose_kernel(framed(numbers(x, x[:, 0])), Settings(loss=SquaredLoss(), metric="full"), seed=0)
+    assert found.frame.metric.shape == (160, 160)
+    assert np.isfinite(found.loss)

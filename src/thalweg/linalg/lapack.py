@@ -21,8 +21,7 @@ def call(routine: str, *arguments: Any) -> bool:
     """
     arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
     assert all(array.flags.f_contiguous and array.dtype == arrays[0].dtype for array in arrays)
-    failed = ctypes.c_int()
-    function = _load(("s" if arrays[0].dtype == np.float32 else "d") + routine)
+    failed, function = ctypes.c_int(), _load(("s" if arrays[0].dtype == np.float32 else "d") + routine)
     function(*map(_pointer, arguments), ctypes.byref(failed))
     return failed.value == 0
 

@@ -23,13 +23,20 @@ class Metric:
 
     factors: np.ndarray | None
     learned: int = 0
-    """How many numbers were learned."""
+    """How many scales were learned, if plain ones compete with them: a full metric is only taken if it is asked for."""
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Return rows in this metric."""
         if self.factors is None:
             return x
         return x * self.factors if self.factors.ndim == 1 else x @ self.factors
+
+    def chance(self, rows: int) -> float:
+        """Return the factor by which so many rows look easier than they are to a metric that knows them.
+
+        That is Akaike's criterion (1974), n log(loss) + 2·scales.
+        """
+        return float(np.exp(2 * self.learned / rows))
 
 
 def gradient_outer_product(
@@ -64,7 +71,7 @@ def learned_metrics(product: np.ndarray, scales: np.ndarray) -> list[Metric]:
     if product.ndim == 2:
         values, vectors = np.linalg.eigh(_scaled(product, scales))
         root = vectors * np.sqrt(np.maximum(values, LEAST_PLAIN_SHARE**2 * values[-1]))
-        return [Metric(root / scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))), product.size)]
+        return [Metric(root / scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))))]
     own = normalised(1 / scales, scales)
     learned = (1 - LEAST_PLAIN_SHARE) * normalised(np.sqrt(product), scales) + LEAST_PLAIN_SHARE * own
     learned = normalised(learned, scales)

@@ -101,10 +101,8 @@ class Rung:
 
     def kernel(self, candidate: Candidate) -> Kernel:
         """Return the kernel of a candidate."""
-        family = candidate.family
-        if isinstance(family, Kernel):
-            return family
-        return family(lengthscale=candidate.multiplier * self.distances(candidate)[1])
+        family, lengthscale = candidate.family, candidate.multiplier * self.distances(candidate)[1]
+        return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
 
     def distances(self, candidate: Candidate) -> tuple[np.ndarray, float]:
         """Return squared distances among the rows, in the precision that the ridge takes, and the median distance."""
@@ -128,14 +126,10 @@ class Rung:
         return kernel.profile(squares / squares.dtype.type((candidate.multiplier * median) ** 2))
 
     def score(self, candidate: Candidate) -> np.ndarray:
-        """Return the weighted squared loss of each row, left out.
-
-        A metric knows the rows that are left out. By what its numbers can gain of chance alone losses are raised, as in
-        Akaike's criterion (1974): n log(loss) + 2·numbers.
-        """
+        """Return the weighted squared loss of each row, left out, times what its metric gains by chance."""
         with enough_threads(len(self.x) // 2):
             losses = self.weights * np.sum((self.leave_one_out(candidate) - self.y) ** 2, axis=1)
-        return losses * np.exp(2 * candidate.metric.learned / len(losses))
+        return losses * candidate.metric.chance(len(losses))
 
     def leave_one_out(self, candidate: Candidate) -> np.ndarray:
         """Return what f is at each row without that row, from the factor of A = K + ridge/w and the weights A⁻¹y."""
@@ -260,7 +254,8 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         best, interrupted, loss = search.starts[-1], False, np.inf
     else:
         result = _race(search, rungs, _least_miss(table))
-        best, interrupted, loss = result.best.candidate, result.interrupted, result.best.loss
+        best, interrupted = result.best.candidate, result.interrupted
+        loss = result.best.loss / best.metric.chance(len(result.best.losses))
     last = rungs[-1]
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:
         # There is a system for each output: more of them are compared on fewer rows.

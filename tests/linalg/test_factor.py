@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.linalg import NotPositiveDefinite, factorise, leave_one_out
+from thalweg.linalg import NotPositiveDefinite, cholesky, factorise, leave_one_out
 
 
 @pytest.fixture
@@ -67,3 +67,12 @@ def test_matrix_is_left_alone_unless_it_may_be_overwritten(covariance):
     before = covariance.copy()
     factorise(covariance, np.ones(30))
     assert np.array_equal(covariance, before)
+
+
+def test_matrices_that_do_not_fit_are_refused():
+    factor = factorise(np.eye(2))
+    for side, matrix in ((2, np.ones((3, 2))), (3, np.ones((2, 3)))):
+        with pytest.raises(ValueError, match=f"must be square, of one size, .* found \\({side}, "):
+            cholesky(matrix)
+    with pytest.raises(ValueError, match=r"found \(2, 2\) of float64, \(3, 1\) of float64"):
+        factor.solve(np.ones(3))

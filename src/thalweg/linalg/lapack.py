@@ -2,6 +2,7 @@
 
 import ctypes
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from scipy.linalg import cython_lapack
 def call(routine: str, *arguments: Any) -> bool:
     """Call a routine on letters, whole numbers and arrays in Fortran's order, some of which it overwrites.
 
-    Arrays are all of float32 or all of float64. Returns whether the routine could do its work.
+    Arrays are all of float32 or all of float64, each followed by the number of its rows. Returns whether the routine
+    could do its work.
 
     Examples
     --------
@@ -19,17 +21,15 @@ def call(routine: str, *arguments: Any) -> bool:
     >>> call("potrf", b"L", 2, lower, 2), lower.tolist()
     (True, [[2.0, 0.0], [1.0, 2.0]])
     """
-    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-    assert all(array.flags.f_contiguous and array.dtype == arrays[0].dtype for array in arrays)
-    failed, function = ctypes.c_int(), _load(("s" if arrays[0].dtype == np.float32 else "d") + routine)
-    function(*map(_pointer, arguments), ctypes.byref(failed))
+    arrays = [(one, rows) for one, rows in pairwise(arguments) if isinstance(one, np.ndarray)]
+    dtype, failed = arrays[0][0].dtype, ctypes.c_int()
+    # The routine itself would write where nothing is.
+    if dtype.char not in "fd" or any(a.dtype != dtype or len(a) != n or not a.flags.f_contiguous for a, n in arrays):
+        found = ", ".join(f"{array.shape} of {array.dtype}" for array, _ in arrays)
+        raise ValueError(f"matrices must be square, of one size, and of float32 or float64, found {found}")
+    pointers = [ctypes.byref(ctypes.c_int(a)) if isinstance(a, int) else getattr(a, "ctypes", a) for a in arguments]
+    _load(("s" if dtype == np.float32 else "d") + routine)(*pointers, ctypes.byref(failed))
     return failed.value == 0
-
-
-def _pointer(argument: Any) -> Any:
-    if isinstance(argument, np.ndarray):
-        return ctypes.c_void_p(argument.ctypes.data)
-    return argument if isinstance(argument, bytes) else ctypes.byref(ctypes.c_int(argument))
 
 
 @cache

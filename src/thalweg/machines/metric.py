@@ -72,9 +72,8 @@ def learned_metrics(product: np.ndarray, scales: np.ndarray) -> list[Metric]:
         values, vectors = np.linalg.eigh(_scaled(product, scales))
         root = vectors * np.sqrt(np.maximum(values, LEAST_PLAIN_SHARE**2 * values[-1]))
         return [Metric(root / scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))))]
-    own = normalised(1 / scales, scales)
-    learned = (1 - LEAST_PLAIN_SHARE) * normalised(np.sqrt(product), scales) + LEAST_PLAIN_SHARE * own
-    learned = normalised(learned, scales)
+    own, steep = (normalised(factors, scales) for factors in (1 / scales, np.sqrt(product)))
+    learned = normalised((1 - LEAST_PLAIN_SHARE) * steep + LEAST_PLAIN_SHARE * own, scales)
     return [Metric(factors, product.size) for factors in (learned, normalised(np.sqrt(learned * own), scales))]
 
 

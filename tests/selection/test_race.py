@@ -45,7 +45,7 @@ def test_level_candidates_survive_and_larger_rungs_decide():
 
 def test_proposals_are_taken_as_long_as_they_gain():
     score = lambda x, rung: np.full(5, 1.0 + 0.5**x)
-    result = race([0], score, ["all"], propose=lambda best, rung: [[best.candidate + 1]], least_gain=0.01)
+    result = race([0], score, ["all"], propose=lambda best, rung: [best.candidate + 1], least_gain=0.01)
     assert result.best.candidate == 7  # the step from 6 gains less than a hundredth of the loss, and is the last
 
 
@@ -85,6 +85,39 @@ def test_interrupted_race_returns_the_best_so_far():
 def test_a_rung_ends_where_nothing_is_left_to_gain():
     """Losses may be negative, as those of densities are: by default there is always something left."""
     score = lambda x, rung: np.full(4, 1.0 - x)
-    propose = lambda best, rung: [[best.candidate + 1]] if best.candidate < 9 else []
+    propose = lambda best, rung: [best.candidate + 1] if best.candidate < 9 else []
     assert race([0], score, ["all"], propose=propose).best.candidate == 9
     assert race([0], score, ["all"], propose=propose, enough=-8.0).best.candidate == 3
+
+
+def test_refinements_come_first_and_others_only_where_none_of_them_gains():
+    """What is proposed is moved along the axes before it is compared; refinements are taken as they are."""
+    score = lambda candidate, rung: np.array(
+        [{"begin": 4.0, "refined": 2.0, "other": 3.0, "other moved": 1.0}[candidate]]
+    )
+    asked = []
+
+    def refine(best, rung):
+        asked.append(("refine", best.candidate))
+        return ["refined"] if best.candidate == "begin" else []
+
+    def propose(best, rung):
+        asked.append(("propose", best.candidate))
+        return ["other"] if best.candidate == "refined" else []
+
+    axes = lambda rung: [(lambda candidate: "other moved" if candidate == "other" else None,)]
+    assert race(["begin"], score, [1], axes=axes, refine=refine, propose=propose).best.candidate == "other moved"
+    assert asked == [
+        ("refine", "begin"),
+        ("refine", "refined"),
+        ("propose", "refined"),
+        ("refine", "other moved"),
+        ("propose", "other moved"),
+    ]
+
+
+def test_each_rung_begins_anew_with_the_best_of_its_fresh_candidates():
+    losses = {"old": (1.0, 3.0), "fresh": (2.0, 0.5)}
+    score = lambda candidate, rung: np.array([losses[candidate][rung]])
+    fresh = lambda rung: ["fresh"] if rung == 1 else []
+    assert race(["old"], score, [0, 1], fresh=fresh).best.candidate == "fresh"

@@ -6,9 +6,9 @@ rungs of more and more of them, and is scored by the squared loss of rows left o
 of labels are their codes.
 
 The race starts from the Matérn-3/2 kernel with one common scale and with each feature's own. On each rung the best
-candidate proposes the other families, and metrics from its gradients (:mod:`~thalweg.machines.metric`): the learned
-one, one halfway to the plain scales, and the one of what learns halfway. On each rung the race starts anew beside the
-best, which what few rows led to cannot have trapped.
+candidate is refined by metrics from its gradients (:mod:`~thalweg.machines.metric`): the learned one, one halfway to
+the plain scales, and the one of what learns halfway. Where none of them gains, it proposes the other families. Each
+rung begins anew with metrics of the starts, beside the best, which what few rows led to cannot have trapped.
 
 For another loss than the squared one the kernel is that of the race; ridge and lengthscale are then moved to where the
 loss itself, of rows left out, is lowest.
@@ -168,7 +168,7 @@ class _Search:
         self.moves_ridge = settings.alpha == "auto"
         radial = all(isinstance(family, type) and issubclass(family, Radial) for family in settings.families)
         self.learns = settings.metric != "none" and radial and 1 < dimension <= MAX_METRIC_FEATURES
-        self._renewed: set[Rung] = set()
+        self._refined: set[Rung] = set()
         multiplier = settings.plain_bandwidth if settings.bandwidth == "auto" else float(settings.bandwidth)
         ridge = START_RIDGE if self.moves_ridge else float(settings.alpha) / mean_weight
         family = Matern32 if settings.kernel is None else settings.kernel
@@ -194,22 +194,29 @@ class _Search:
         product = rung.gradient_outer_product(candidate, full=self.settings.metric == "full")
         return [] if product is None else learned_metrics(product, self.scales)
 
-    def propose(self, best: Entry[Candidate], rung: Rung) -> list[list[Candidate]]:
-        """Further candidates: other metrics and families of the best one, and metrics of the starts on these rows."""
-        candidate = best.candidate
-        metrics, first = self.metrics(rung, candidate), rung not in self._renewed
-        self._renewed.add(rung)
-        if len(rung.x) > SEARCH_ROWS:
-            return [[candidate._replace(metric=metric) for metric in metrics]] if first else []
-        if len(metrics) > 1:
+    def refine(self, best: Entry[Candidate], rung: Rung) -> list[Candidate]:
+        """The best candidate with metrics of its gradients; on the largest rungs once."""
+        candidate, first = best.candidate, rung not in self._refined
+        self._refined.add(rung)
+        if len(rung.x) > SEARCH_ROWS and not first:
+            return []
+        metrics = self.metrics(rung, candidate)
+        if len(metrics) > 1 and len(rung.x) <= SEARCH_ROWS:
             metrics += self.metrics(rung, candidate._replace(metric=metrics[1]))[:1]
+        return [candidate._replace(metric=metric) for metric in metrics]
+
+    def propose(self, best: Entry[Candidate], rung: Rung) -> list[Candidate]:
+        """The best candidate with other families."""
+        if len(rung.x) > SEARCH_ROWS:
+            return []
+        candidate = best.candidate
         others = [family for family in self.settings.families if family is not candidate.family]
-        starts = self.starts if first else []
-        return [
-            [candidate._replace(metric=metric) for metric in metrics],
-            [self._of_family(candidate, family) for family in others],
-            [start._replace(metric=metric) for start in starts for metric in self.metrics(rung, start)],
-        ]
+        return [self._of_family(candidate, family) for family in others]
+
+    def fresh(self, rung: Rung) -> list[Candidate]:
+        """The starts with metrics of their gradients on these rows."""
+        starts = self.starts if len(rung.x) <= SEARCH_ROWS else []
+        return [start._replace(metric=metric) for start in starts for metric in self.metrics(rung, start)]
 
     def _of_family(self, candidate: Candidate, family: type[Radial]) -> Candidate:
         """A candidate with another kernel that falls to one half at the same distance."""
@@ -276,6 +283,8 @@ def _race(search: _Search, rungs: list[Rung], enough: float) -> RaceResult[Candi
         lambda candidate, rung: rung.score(candidate),
         rungs,
         axes=lambda rung: search.axes((COARSE, FINE) if rung is rungs[0] else (FINE,)),
+        fresh=search.fresh,
+        refine=search.refine,
         propose=search.propose,
         least_gain=LEAST_GAIN,
         standard_errors=STANDARD_ERRORS,

@@ -127,14 +127,14 @@ class KernelChoice:
         further = 1 + np.sum(varying(inputs)) if isinstance(kernel, Sum) else isinstance(kernel, Matern12)
         return float(further) * np.log(len(inputs)) / 2 if len(self.starts) > 1 else 0.0
 
-    def _propose(self, best: Entry[KernelCandidate], rung: ExactEvidence) -> list[list[KernelCandidate]]:
+    def _propose(self, best: Entry[KernelCandidate], rung: ExactEvidence) -> list[KernelCandidate]:
         """Return candidates made of the best one: other starts, the other families, and a second term."""
         self.rounds[rung] += 1
         winner = best.candidate
         proposed = self._other_starts(winner, rung) if self.rounds[rung] == 1 else []
         if not isinstance(winner.start.kernel, Sum) and len(self.starts) > 1:
             proposed = [*proposed, *self._other_families(winner, rung), *self._with_second_term(best, rung)]
-        return [[one] for one in proposed]
+        return proposed
 
     def _other_starts(self, winner: KernelCandidate, rung: ExactEvidence) -> list[KernelCandidate]:
         """Return random starts on the first rung, and on the second one shorter lengthscales if they are likelier."""

@@ -134,10 +134,10 @@ def learn(
         vars(candidate).update(vars(evidence.best))
         return np.array([-evidence.best.posterior.bound])
 
-    def propose(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[list[LatentCandidate]]:
+    def propose(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[LatentCandidate]:
         count = restarts.pop() if restarts else 0  # on the first rung alone
         around = LogPosterior(rung[0], best.candidate.kernel, tied=tied)
-        return [[LatentCandidate(around.draw(rng, np.log(4.0)))] for _ in range(count)]
+        return [LatentCandidate(around.draw(rng, np.log(4.0))) for _ in range(count)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None

@@ -139,8 +139,10 @@ def race(
     score: Callable[[Candidate, Rung], np.ndarray],
     rungs: Sequence[Rung],
     *,
-    axes: Callable[[Rung], Sequence[Axis]] | None = None,
-    propose: Callable[[Entry[Candidate], Rung], Sequence[Sequence[Candidate]]] | None = None,
+    fresh: Callable[[Rung], Sequence[Candidate]] = lambda rung: (),
+    axes: Callable[[Rung], Sequence[Axis]] = lambda rung: (),
+    refine: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] = lambda best, rung: (),
+    propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] = lambda best, rung: (),
     least_gain: float = 0.01,
     standard_errors: float = 0.0,
     survivors: int = 1,
@@ -150,9 +152,11 @@ def race(
 ) -> RaceResult[Candidate]:
     """Return the best candidate after all rungs.
 
-    On each rung every survivor is scored and moved along the axes to its best neighbour. Then the best proposes others,
-    round by round, as long as a round gains ``least_gain`` of the loss. *Better* means by more than ``standard_errors``
-    of the paired difference. Those than which the best is not better go on beside it, ``survivors`` in all at most.
+    On each rung every survivor is scored and moved along the axes to its best neighbour. Then come rounds, as long as
+    one gains ``least_gain`` of the loss: the best is compared with refinements of it, which are like it; where none of
+    them gains, with others, which are moved first; where nothing does, it is moved again itself. *Better* means by more
+    than ``standard_errors`` of the paired difference. Those than which the best is not better go on beside it,
+    ``survivors`` in all at most.
 
     Parameters
     ----------
@@ -162,10 +166,12 @@ def race(
         ``score(candidate, rung)``, the losses of validation rows.
     rungs
         Subsets, from the smallest to the largest.
+    fresh
+        ``fresh(rung)``, candidates of which the best begins on a rung, beside those that go on.
     axes
         ``axes(rung)``, the axes of a line search from each candidate.
-    propose
-        ``propose(best, rung)``, groups of further candidates, of each of which the best is moved along the axes.
+    refine, propose
+        ``refine(best, rung)`` and ``propose(best, rung)``, further candidates: like the best one, and others.
     least_gain
         The share of the loss that a move must gain, and a round for another one to follow.
     standard_errors
@@ -192,7 +198,7 @@ def race(
         for rung in rungs:
             scores = _Scores(score, rung, parallel)
             run_scores.append(scores)
-            best = _raced(going, scores, rung, axes, propose, least_gain, standard_errors, enough, run)
+            best = _raced(going, scores, rung, fresh, axes, refine, propose, least_gain, standard_errors, enough, run)
             level = _level(best, scores, standard_errors, survivors, kind or (lambda candidate: candidate))
             going = [entry.candidate for entry in level]
     evaluations = sum(len(scores.known) for scores in run_scores)
@@ -203,8 +209,10 @@ def _raced(
     going: Sequence[Candidate],
     scores: _Scores[Candidate, Rung],
     rung: Rung,
-    axes: Callable[[Rung], Sequence[Axis]] | None,
-    propose: Callable[[Entry[Candidate], Rung], Sequence[Sequence[Candidate]]] | None,
+    fresh: Callable[[Rung], Sequence[Candidate]],
+    axes: Callable[[Rung], Sequence[Axis]],
+    refine: Callable[[Entry[Candidate], Rung], Sequence[Candidate]],
+    propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]],
     least_gain: float,
     standard_errors: float,
     enough: float,
@@ -219,20 +227,21 @@ def _raced(
         return float(np.sum(entry.losses)) <= enough
 
     def moved(entry: Entry[Candidate]) -> Entry[Candidate]:
-        return entry if axes is None or ended(entry) else line_search(entry, axes(rung), scores, gains)
+        return entry if ended(entry) else line_search(entry, axes(rung), scores, gains)
 
-    best = min(map(moved, scores(going)), key=lambda entry: entry.loss)
+    def better_of(old: Entry[Candidate], new: Entry[Candidate] | None) -> Entry[Candidate]:
+        return old if new is None or not is_better(new, old, standard_errors) else new
+
+    beside = scores.best(fresh(rung))
+    best = min(map(moved, [*scores(going), *([] if beside is None else [beside])]), key=lambda entry: entry.loss)
     run.keep(best)
-    while propose is not None and not ended(best):
-        before, groups = best.loss, propose(best, rung)
-        scores(candidate for group in groups for candidate in group)  # beside each other
-        for group in groups:
-            if (challenger := scores.best(group)) is not None and is_better(
-                challenger := moved(challenger), best, standard_errors
-            ):
-                best = challenger
+    while not ended(best):
+        before, best = best, better_of(best, scores.best(refine(best, rung)))
+        if not gains(best, before) and (challenger := scores.best(propose(best, rung))) is not None:
+            best = better_of(best, moved(challenger))
+        best = best if gains(best, before) else moved(best)
         run.keep(best)
-        if not before - best.loss > least_gain * abs(before):
+        if not gains(best, before):
             break
     return best
 

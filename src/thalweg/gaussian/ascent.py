@@ -6,6 +6,7 @@ but for rounding, or shortens the natural gradient, which alone tells where the 
 that is left to gain. Steps end where neither improves. Arrays of NumPy need no compiling.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,8 +69,8 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
     term
         h, the KL to the prior.
     *starts
-        Posteriors of NumPy's arrays, or of JAX's, as those of ``oracle`` and ``term`` are: steps begin at the first
-        whose bound is finite.
+        Posteriors of NumPy's arrays, or of JAX's, as those of ``oracle`` and ``term`` are: steps begin at the
+        one with the highest bound.
 
     Examples
     --------
@@ -81,21 +82,18 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
     >>> result.x.mean.round(4), result.status.name
     (array([0.4131]), 'CONVERGED')
     """
-    evaluate_at, step = _FUNCTIONS if namespace(starts[0].mean) is np else _COMPILED
-    evaluate = partial(evaluate_at, oracle, term)
+    functions = _FUNCTIONS if namespace(starts[0].mean) is np else _COMPILED
+    evaluate = partial(functions.evaluate, oracle, term)
     status, least_share = Status.STEPS_SPENT, np.sqrt(np.finfo(float).eps)
     with Run("natural-gradient steps", total=max_iter) as run, np.errstate(all="ignore"):
-        for start in starts:
-            point = evaluate(start)
-            if np.isfinite(point.loss):
-                break
+        point = min(map(evaluate, starts), key=lambda point: np.nan_to_num(point.loss, nan=np.inf))
         recent = [point]
         for number in range(1, max_iter + 1):
             rounding = ROUNDING * np.finfo(float).eps * abs(point.loss)
-            share, ahead = 1.0, evaluate(_extrapolated(recent, term))
+            share, ahead = 1.0, evaluate(_extrapolated(recent, term, functions))
             while not (ahead.loss <= point.loss + rounding or _closer(ahead, point)) and share > least_share:
                 share, recent = (share if len(recent) > 1 else share / 2), [point]
-                ahead = evaluate(step(point.x, point.gradient, _size(share), term))
+                ahead = evaluate(functions.step(point.x, point.gradient, _size(share), term))
             gains = ahead.loss < point.loss - rounding or _closer(ahead, point)
             if not (gains or ahead.residual <= tol):
                 status = Status.STAGNATED
@@ -122,7 +120,8 @@ def _evaluate(oracle: Any, term: Any, x: Any) -> _Point:
     whole: Any = np.inf
     target = _DIVERGENCE.step(x, out.gradient, whole, term)
     residual = _DIVERGENCE.residual_norm(x, target, whole)
-    return _Point(x, out.value + term.value(x), out.gradient, target, residual)
+    loss = out.value + term.value(x) + 0 * residual  # no number where no step leads on
+    return _Point(x, loss, out.gradient, target, residual)
 
 
 def _closer(ahead: _Point, point: _Point) -> bool:
@@ -135,24 +134,53 @@ def _size(share: float) -> Any:
     return np.divide(share, 1 - share)
 
 
-def _extrapolated(recent: list[_Point], term: Any) -> Any:
+class _Functions(NamedTuple):
+    """What steps are made of: evaluated by NumPy, or compiled for a device."""
+
+    evaluate: Callable[..., _Point]
+    step: Callable[..., Any]
+    inner: Callable[..., Any]
+    combine: Callable[..., Any]
+
+
+def _inner(a: _Point, b: _Point) -> Any:
+    """Return the inner product of the natural gradients at two points."""
+    return a.x.inner(a.target, b.x, b.target)
+
+
+def _combine(coefficients: np.ndarray, points: list[_Point], term: Any) -> Any:
+    """Return the posterior whose natural parameters combine those of the points' targets."""
+    naturals = zip(*(point.target.natural() for point in points), strict=True)
+    combined = [sum(c * part for c, part in zip(coefficients, parts, strict=True)) for parts in naturals]
+    return points[0].x.from_natural(*combined, term)
+
+
+def _extrapolated(recent: list[_Point], term: Any, functions: _Functions) -> Any:
     """Combine the targets of the last points so that the natural gradient vanishes, if it is linear (Anderson 1965).
 
     Along some directions whole steps circle around the optimum, along others they creep towards it.
     """
-    products = np.array([[float(a.x.inner(a.target, b.x, b.target)) for a in recent] for b in recent])
+    products = np.array([[float(functions.inner(a, b)) for a in recent] for b in recent])
     if len(recent) == 1 or not np.all(np.isfinite(products)):
         return recent[-1].target
     products = (products + products.T) / 2 + np.finfo(float).eps * np.trace(products) * np.eye(len(recent))
     coefficients = np.linalg.lstsq(products, np.ones(len(recent)), rcond=None)[0]
     coefficients /= coefficients.sum()
-    naturals = [point.target.natural() for point in recent]
-    combined = [
-        sum(c * part for c, part in zip(coefficients, parts, strict=True)) for parts in zip(*naturals, strict=True)
-    ]
-    return recent[0].x.from_natural(*combined, term)
+    return functions.combine(coefficients, recent, term)
+
+
+def _evaluate_on_device(oracle: Any, term: Any, x: Any) -> _Point:
+    point = _evaluate_compiled(oracle, term, x)
+    return point._replace(loss=float(point.loss), residual=float(point.residual))
+
+
+def _combine_on_device(coefficients: np.ndarray, points: list[_Point], term: Any) -> Any:
+    # As many points each time, so that one program does.
+    missing = MEMORY - len(points)
+    return _combine_compiled(np.append(coefficients, np.zeros(missing)), points + points[-1:] * missing, term)
 
 
 _DIVERGENCE = GaussianKL()
-_FUNCTIONS = _evaluate, _DIVERGENCE.step
-_COMPILED = jax.jit(_evaluate), jax.jit(_DIVERGENCE.step)
+_evaluate_compiled, _combine_compiled = jax.jit(_evaluate), jax.jit(_combine)
+_FUNCTIONS = _Functions(_evaluate, _DIVERGENCE.step, _inner, _combine)
+_COMPILED = _Functions(_evaluate_on_device, jax.jit(_DIVERGENCE.step), jax.jit(_inner), _combine_on_device)

@@ -9,7 +9,7 @@ Where float32 is not enough, since the noise is small against the largest eigenv
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from thalweg.processes.covariance import compiles_quickly
 from thalweg.processes.exact import Parameters
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
-from thalweg.trees import as_device_arrays
+from thalweg.trees import as_host_arrays
 
 SOLVE_TOLERANCE, MAX_PRODUCTS = 0.02, 400
 """A solve ends where ⟨r, A⁻¹r⟩ of its residual is at most the square of this share of that of its right side, or after
@@ -123,10 +123,11 @@ class PathwisePosterior(SampledPosterior):
     def functions(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return products with the weights, from which those of samples are subtracted."""
         with jax.enable_x64(True):
-            points = [jnp.asarray(rows - self.mean.centre, self.weights.dtype) for rows in (new, self.inputs)]
-            kernel, arrays = as_device_arrays(self.kernel), map(jnp.asarray, (self.frequencies, self.prior))
-            products = np.array(_compiled_product(kernel, *points, jnp.asarray(self.weights)), np.float64)
-            features = np.asarray(_compiled_functions(kernel, *arrays, points[0]), np.float64)
+            rows = [(rows - self.mean.centre).astype(self.weights.dtype) for rows in (new, self.inputs)]
+            points, inputs, weights = map(jax.device_put, (*rows, self.weights))
+            kernel = as_host_arrays(self.kernel)
+            products = np.array(_compiled_product(kernel, points, inputs, weights), np.float64)
+            features = np.asarray(_compiled_functions(kernel, self.frequencies, self.prior, points), np.float64)
         targets = self.coefficients.shape[1]
         products[:, targets:] = features - products[:, targets:]
         return products, np.ones(len(new), bool)
@@ -134,24 +135,21 @@ class PathwisePosterior(SampledPosterior):
 
 def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, seed: int) -> PathwisePosterior:
     """Solve for the mean, for samples of the posterior, and for vectors that the marginal likelihood is made of."""
-    kernel, noise = as_device_arrays(parameters.kernel), float(parameters.noise)
-    variances = jnp.asarray(rows.variances(noise))
-    keys = jax.random.split(jax.random.key(seed), 4)
-    points = jnp.asarray(rows.inputs - mean.centre)  # before anything is cast to float32
-    frequencies = kernel.frequencies(keys[0], FREQUENCIES, points.shape[1])
-    prior = jax.random.normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
-    drawn = _compiled_functions(kernel, frequencies, prior, points)
-    drawn = drawn + jnp.sqrt(variances)[:, None] * jax.random.normal(keys[2], drawn.shape)
-    right = jnp.concatenate([jnp.asarray(rows.targets), drawn, jnp.asarray(rows.basis)], axis=1)
-    del drawn  # of a million rows half a gigabyte, while they are solved for
-    solved, right, preconditioner, dtype = solve(kernel, points, variances, right, keys[3])
+    kernel, noise = as_host_arrays(parameters.kernel), float(parameters.noise)
+    points = jax.device_put(rows.inputs - mean.centre)  # before anything is cast to float32
+    variances = jax.device_put(rows.variances(noise))
+    first, second, third, key = jax.random.split(jax.random.key(seed), 4)
+    frequencies, prior = _draw_prior(kernel, (first, second), points.shape[1])
+    right = _right_sides(kernel, frequencies, prior, points, variances, rows.targets, rows.basis, third)
+    solves = solve(kernel, points, variances, right, key)
     outputs, columns = rows.outputs, rows.basis.shape[1]
     width = outputs + POSTERIOR_SAMPLES
-    solutions, whitened = np.asarray(solved.x[:, :width]), np.asarray(solved.x[:, width : width + columns])
+    right, solutions = (np.asarray(block)[:, : width + columns] for block in (solves.columns, solves.solved.x))
+    solutions, whitened = np.split(solutions, [width], axis=1)
     # Coefficients of the mean by generalised least squares, for the targets and for each sample.
-    coefficients = np.linalg.solve(rows.basis.T @ whitened, whitened.T @ np.asarray(right[:, :width]))
+    coefficients = np.linalg.solve(rows.basis.T @ whitened, whitened.T @ right[:, :width])
     solutions = solutions - whitened @ coefficients
-    determinant, error = _log_determinant(solved, preconditioner, right[:, width + columns :])
+    determinant, error = solves.log_determinant()
     left = rows.targets - rows.basis @ coefficients[:, :outputs]
     quadratic = float(np.sum(left * solutions[:, :outputs]))
     constant = outputs * len(points) * np.log(2 * np.pi) / 2 + float(np.sum(rows.repeat_losses(noise)))
@@ -161,10 +159,10 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
         mean=mean,
         coefficients=coefficients[:, :outputs],
         updated=coefficients[:, outputs:],
-        residual=float(np.max(solved.residuals)),
+        residual=float(np.max(solves.solved.residuals)),
         coarse=False,
         inputs=rows.inputs,
-        weights=solutions.astype(dtype),
+        weights=solutions.astype(solves.dtype),
         frequencies=np.asarray(frequencies),
         prior=np.asarray(prior),
         loss=(quadratic + outputs * determinant) / 2 + constant,
@@ -172,46 +170,85 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
     )
 
 
+@quick_jit(lambda *_: True, static_argnums=2)
+def _draw_prior(kernel: Kernel, keys: tuple[Key[Array, ""], ...], features: int) -> tuple[Array, Array]:
+    """Return random frequencies, and the weights of their cosines and sines in each sample."""
+    weights = jax.random.normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
+    return kernel.frequencies(keys[0], FREQUENCIES, features), weights
+
+
+@quick_jit(lambda kernel, frequencies, prior, points, *_: compiles_quickly(points))
+def _right_sides(
+    kernel: Kernel,
+    frequencies: Array,
+    prior: Array,
+    points: Float[Array, "n d"],
+    variances: Float[Array, " n"],
+    targets: Float[Array, "n t"],
+    basis: Float[Array, "n p"],
+    key: Key[Array, ""],
+) -> Float[Array, "n t+s+p"]:
+    """Return the targets, noisy values of the samples at the rows, and the basis of the mean."""
+    drawn = _functions(kernel, frequencies, prior, points)
+    drawn = drawn + jnp.sqrt(variances)[:, None] * jax.random.normal(key, drawn.shape)
+    return jnp.concatenate([targets, drawn, basis], axis=1)
+
+
 class SolveFailed(ValueError):
     """Conjugate gradients broke down, since the noise is too small for float64."""
 
 
+class Solves(NamedTuple):
+    """A⁻¹ times columns, the last of which are probes of N(0, P), P the preconditioner."""
+
+    solved: CGResult
+    columns: Float[Array, "n m"]
+    energies: np.ndarray
+    """⟨c, P⁻¹c⟩ of each column c."""
+    preconditioner_log_determinant: float
+    dtype: Any
+    """That of products with A."""
+
+    def log_determinant(self) -> tuple[float, float]:
+        """log det A = log det P + tr log(P^(−½) A P^(−½)), the trace from solves for the probes; and its error."""
+        sizes, ratios = (part[:, -PROBES:] for part in (self.solved.sizes, self.solved.ratios))
+        trace, error = log_trace(sizes, ratios, self.energies[-PROBES:])
+        return self.preconditioner_log_determinant + trace, error
+
+
 def solve(
     kernel: Kernel, points: Float[Array, "n d"], variances: Float[Array, " n"], right: Float[Array, "n m"], key: Array
-) -> tuple[CGResult, Array, LowRank, Any]:
-    """Return A⁻¹ times columns and probes, all of these columns, the preconditioner P, and the products' precision.
+) -> Solves:
+    """Return A⁻¹ times columns and probes.
 
     Probes are columns of N(0, P). Conjugate gradients in float32 may break down, or end with another residual than they
     think. Then float64 begins anew, so that the coefficients of its steps belong to one solve. An interrupt keeps what
     was reached.
     """
-    size, backend, least = len(points), jax.default_backend(), float(jnp.min(variances))
-    keys = jax.random.split(key, 3)
+    size, backend, least = len(points), jax.default_backend(), float(np.min(np.asarray(variances)))
     # Fewer pivots for so many rows that their features would take more memory than two tiles.
     rank = min(PIVOTS[backend], size, 2 * TILE_ENTRIES[backend] // size)
-    preconditioner = nystrom(kernel, points, variances, keys[0], rank)
-    inner, outer = (jax.random.normal(key, (n, PROBES)) for key, n in zip(keys[1:], (rank, size), strict=True))
-    columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, outer)], axis=1)
-    energies = jnp.sum(columns * _compiled_precondition(preconditioner, columns), axis=0)
+    preconditioner, columns, determinant, *sizes = _precondition(kernel, points, variances, right, key, rank)
+    energies, norms = map(np.asarray, sizes)
     # ‖r‖²/noise bounds ⟨r, A⁻¹r⟩, which is what errors of samples are made of.
-    scales, none = jnp.sqrt(least * energies), np.zeros((0, columns.shape[1]))
+    scales, none = np.sqrt(least * energies), np.zeros((0, columns.shape[1]))
     # Rounding of K in float32 must be small against the noise.
     wide = least < np.finfo(np.float32).eps * np.sqrt(size) * float(kernel.variance)
     for dtype in (jnp.float64,) if wide else (jnp.float32, jnp.float64):
         with Run("solves", total=MAX_PRODUCTS) as run:
             solved = conjugate_gradients(
-                Partial(_covariance_product, *_as_type((kernel, points), dtype), preconditioner.diagonal),
+                Partial(_covariance_product, *_compiled_as_type((kernel, points), dtype), preconditioner.diagonal),
                 columns,
                 precondition=Partial(LowRank.solve, preconditioner),
-                tol=SOLVE_TOLERANCE * ratio(scales, _norms(columns)),
+                tol=SOLVE_TOLERANCE * ratio(scales, norms),
                 max_iter=MAX_PRODUCTS,
                 watch=lambda x, iterations: run.keep(CGResult(x, iterations, none, none, none)),
                 at_once=max(1, TILE_ENTRIES[backend] // size**2),
             )
             run.keep(solved)
         solved = run.kept
-        residual = columns - _compiled_covariance_product(kernel, points, preconditioner.diagonal, solved.x)
-        solved = solved._replace(residuals=np.asarray(ratio(_norms(residual), scales)))
+        residuals = np.asarray(_residual_norms(kernel, points, preconditioner.diagonal, solved.x, columns))
+        solved = solved._replace(residuals=ratio(residuals, scales))
         if run.interrupted or np.max(solved.residuals) < 2 * SOLVE_TOLERANCE:
             break
     if not (run.interrupted or np.max(solved.residuals) < 1):
@@ -219,7 +256,7 @@ def solve(
             f"conjugate gradients broke down: a noise variance of {least:.3g} is too small for them. Give a larger "
             "noise, or take method='exact'"
         )
-    return solved, columns, preconditioner, dtype
+    return Solves(solved, columns, energies, float(determinant), dtype)
 
 
 def _norms(block: Array) -> Array:
@@ -265,7 +302,6 @@ def _by_tiles(make: Callable[[Array], Array], points: Array, width: int, columns
     return fold_tiles(fill, jnp.zeros((len(points), columns), points.dtype), len(points), rows, jnp)
 
 
-@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=4)
 def nystrom(
     kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
 ) -> LowRank:
@@ -280,15 +316,29 @@ def nystrom(
     return low_rank(_by_tiles(make, points, len(pivots), len(pivots)), noise[:, None])
 
 
-def _log_determinant(solved: CGResult, preconditioner: LowRank, probes: Array) -> tuple[float, float]:
-    """log det A = log det P + tr log(P^(−½) A P^(−½)), the trace from solves for columns of N(0, P); and its error."""
-    lengths = np.asarray(jnp.sum(probes * _compiled_precondition(preconditioner, probes), axis=0))
-    trace, error = log_trace(solved.sizes[:, -PROBES:], solved.ratios[:, -PROBES:], lengths)
-    return float(preconditioner.log_determinant()) + trace, error
+@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=5)
+def _precondition(
+    kernel: Kernel,
+    points: Float[Array, "n d"],
+    variances: Float[Array, " n"],
+    right: Float[Array, "n m"],
+    key: Key[Array, ""],
+    rank: int,
+) -> tuple[LowRank, Array, Array, Array, Array]:
+    """Return P, the columns with probes of N(0, P) beside them, log det P, and ⟨c, P⁻¹c⟩ and ‖c‖ of each column."""
+    keys = jax.random.split(key, 3)
+    preconditioner = nystrom(kernel, points, variances, keys[0], rank)
+    inner, outer = (jax.random.normal(key, (n, PROBES)) for key, n in zip(keys[1:], (rank, len(points)), strict=True))
+    columns = jnp.concatenate([right, preconditioner.draw(inner, outer)], axis=1)
+    energies = jnp.sum(columns * preconditioner.solve(columns), axis=0)
+    return preconditioner, columns, preconditioner.log_determinant(), energies, _norms(columns)
+
+
+@quick_jit(compiles_quickly)
+def _residual_norms(kernel: Kernel, points: Array, diagonal: Array, solution: Array, columns: Array) -> Array:
+    return _norms(columns - _covariance_product(kernel, points, diagonal, solution))
 
 
 _compiled_product = quick_jit(compiles_quickly)(_product)
-_compiled_covariance_product = quick_jit(compiles_quickly)(_covariance_product)
 _compiled_functions = quick_jit(lambda kernel, frequencies, prior, points: compiles_quickly(points))(_functions)
-_compiled_precondition = quick_jit(compiles_quickly)(LowRank.solve)
-_compiled_draw = quick_jit(compiles_quickly)(LowRank.draw)
+_compiled_as_type = jax.jit(_as_type, static_argnums=1)

@@ -27,6 +27,7 @@ from thalweg.arguments import instance
 from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum
+from thalweg.descent.programs import compiled
 from thalweg.descent.searches import Backtracking
 from thalweg.descent.steps import Move, StepRule, as_step
 from thalweg.descent.terms import Term, Zero
@@ -150,11 +151,18 @@ class Descent(eqx.Module):
         return State(
             x=x,
             steps=trees.scalar(0, jnp.int32),
-            oracle=trees.call(self.oracle, "init", x),
+            oracle=self._initial_oracle_state(x),
             step=trees.call(self.step, "init", x),
             momentum=trees.call(self.momentum, "init", x),
             average=trees.call(self.average, "init", x),
         )
+
+    def _initial_oracle_state(self, x: PyTree[Array]) -> PyTree:
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self.oracle, x)))
+        if traced or self.oracle.period is None:
+            return trees.call(self.oracle, "init", x)
+        # An outer loop begins with a full gradient, which takes long where every operation is compiled by itself.
+        return compiled(_init_oracle, self.oracle)(x)
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
         """Take one step.
@@ -248,6 +256,10 @@ class Descent(eqx.Module):
         return trees.call(self.average, "solution", state.x, state.average)
 
 
+def _init_oracle(oracle: Oracle, x: PyTree[Array]) -> PyTree:
+    return trees.call(oracle, "init", x)
+
+
 def _is_set(term: Term) -> bool:
     return term.indicator and not isinstance(term, Zero)
 
@@ -320,8 +332,11 @@ def as_point(x: PyTree) -> PyTree[Array]:
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name} must not be masked: fill in what is missing, found {value!r}")
         try:
-            # NumPy's arrays may have the bytes of another machine, which JAX does not take.
-            array = jnp.asarray(value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value)
+            if isinstance(value, np.ndarray | np.generic):
+                # Copied in this machine's order of bytes: device_put may share memory, and takes no other order.
+                array = jax.device_put(np.array(value, value.dtype.newbyteorder("=")))
+            else:
+                array = jnp.asarray(value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be an array of numbers, found {type(value).__name__}") from error
         if jnp.issubdtype(array.dtype, jnp.integer):

@@ -5,7 +5,6 @@ still that of its functions, a fingerprint whether a checkpoint belongs to the s
 """
 
 import functools
-import gc
 import hashlib
 import inspect
 import types
@@ -29,7 +28,8 @@ class _Program(NamedTuple):
     """What was compiled, without its arrays."""
     captures: list[Any]
     """What its functions captured then."""
-    call: Callable[..., Any]
+    call: Any
+    """The jitted function."""
 
 
 _programs: OrderedDict[tuple, _Program] = OrderedDict()
@@ -79,13 +79,12 @@ def compiled(
 def _drop_changed() -> None:
     """Drop the programs of functions whose captured values have changed.
 
-    JAX holds the converted copy of a NumPy array as long as a program does, and would give it to the next one.
+    JAX holds the converted copy of a NumPy array as long as a program does, and would give it to the next one. The
+    program is emptied, too, since somebody else may hold it: the traceback of a run that failed, for instance.
     """
     changed = [key for key, held in _programs.items() if not unchanged(held.captures, captured(held.method))]
     for key in changed:
-        del _programs[key]
-    if changed:
-        gc.collect()
+        _programs.pop(key).call.clear_cache()
 
 
 def refuse_traced(parts: PyTree) -> None:

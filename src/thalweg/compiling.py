@@ -68,13 +68,13 @@ def _compiler_options(hurry: bool, tuned: bool, loops: bool = False) -> dict[str
 
 
 def quick_jit(
-    quick: Callable[..., bool], tuned: bool = True, loops: bool = False, **named: Any
+    quick: Callable[..., bool], tuned: bool = True, loops: bool | Callable[..., bool] = False, **named: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: ``jax.jit``, with :func:`quick_options` for those arguments for which ``quick(*arguments)`` holds.
 
     JAX allows no options within another ``jit``, so the function is to be called from the host. If not ``tuned``,
-    :func:`untuned_options` are given too; ``loops`` is that of the options, and whatever is ``named`` is passed on to
-    ``jax.jit``.
+    :func:`untuned_options` are given too; ``loops`` is that of the options, or a function of the arguments, and
+    whatever is ``named`` is passed on to ``jax.jit``.
 
     Examples
     --------
@@ -87,10 +87,14 @@ def quick_jit(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         # Made when first called: the options depend on the device, and an import should start none.
         @cache
-        def compiled(hurry: bool) -> Callable[..., Any]:
+        def compiled(hurry: bool, loops: bool) -> Callable[..., Any]:
             return jax.jit(function, compiler_options=_compiler_options(hurry, tuned, loops), **named)
 
-        return wraps(function)(lambda *arguments: compiled(bool(quick(*arguments)))(*arguments))
+        def call(*arguments: Any) -> Any:
+            has_loops = loops(*arguments) if callable(loops) else loops
+            return compiled(bool(quick(*arguments)), bool(has_loops))(*arguments)
+
+        return wraps(function)(call)
 
     return decorate
 

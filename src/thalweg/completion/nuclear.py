@@ -108,7 +108,7 @@ class RatingMisfit(eqx.Module):
 
     def __call__(self, theta: Float[Array, "d r"]) -> Float[Array, ""]:
         """Return the value."""
-        return jnp.sum(self.weights * (theta[self.rows, self.columns] - self.values) ** 2)
+        return (self.weights * (theta[self.rows, self.columns] - self.values) ** 2).sum()
 
 
 class ExactPart(eqx.Module):
@@ -178,18 +178,20 @@ class Relaxed(eqx.Module):
     @property
     def smoothness(self) -> float:
         """L: the curvature is at most 1/√ε + 2λ."""
-        return float(1 / np.sqrt(self.gram.smoothing) + 2 * np.max(self.misfit.weights))
+        return 1 / float(self.gram.smoothing) ** 0.5 + 2 * float(np.max(np.asarray(self.misfit.weights)))
 
     def known(self) -> Float[Array, "d r"]:
         """Return the ratings, and 0 elsewhere, where the paper starts; ratings of one cell are added within the box."""
-        misfit = self.misfit
-        given = jnp.where(misfit.weights > 0, misfit.values, 0)
-        return self.box.project(jnp.zeros(self.shape, given.dtype).at[misfit.rows, misfit.columns].add(given))
+        misfit, box = _on_host(self.misfit), _on_host(self.box)
+        cells = np.zeros(self.shape, misfit.values.dtype)
+        np.add.at(cells, (misfit.rows, misfit.columns), np.where(misfit.weights > 0, misfit.values, 0))
+        return jnp.asarray(np.clip(cells, box.lower, box.upper))
 
     def value(self, theta: Float[Array, "d r"]) -> float:
         """Return the objective, exactly and on the host."""
         squares = np.linalg.svd(np.asarray(theta, np.float64), compute_uv=False) ** 2
-        return float(np.sum(np.sqrt(squares + float(self.gram.smoothing)))) + float(self.misfit(theta))
+        penalty = float(np.sum(np.sqrt(squares + float(self.gram.smoothing))))
+        return penalty + float(_on_host(self.misfit)(np.asarray(theta)))
 
     def oracle(
         self, theta: Float[Array, "d r"], key: Key[Array, ""], deflated: bool = False, **options: Any
@@ -214,6 +216,11 @@ class Relaxed(eqx.Module):
         return least - min(rounding * upper, 0.5 * least), upper
 
 
+def _on_host(tree: Any) -> Any:
+    """Return a tree of NumPy's arrays, for what is computed once: nothing is compiled for it."""
+    return jax.tree.map(np.asarray, tree)
+
+
 @jax.jit
 def bound(theta: Float[Array, "d r"]) -> Float[Array, ""]:
     """Return ‖θ‖² or a little more, never less but for rounding."""
@@ -232,6 +239,7 @@ def second(theta: Float[Array, "d r"]) -> Float[Array, ""]:
     return jnp.linalg.norm(_squared(rest, vector))
 
 
+@jax.jit
 def exact_gradient(gram: GramMap, misfit: RatingMisfit, theta: Float[Array, "d r"]) -> Out:
     """Return value and exact gradient by an eigendecomposition of θθᵀ."""
     product = partial(jnp.matmul, precision="highest")
@@ -258,4 +266,4 @@ class SampledNuclearOracle(SpectralOracle):
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return :func:`exact_gradient`."""
-        return exact_gradient(self.operator, self.g.misfit, x)  # type: ignore[arg-type, union-attr]
+        return exact_gradient(self.operator, self.g.misfit, x)  # type: ignore[union-attr]

@@ -203,7 +203,7 @@ def _sampled_oracle(problem: Relaxed, way: Way, theta: Array, key: Key[Array, ""
     plan = oracle.plan
     # With tables of a power of two in length, intervals of several widths share one program.
     more = 2 ** int(len(plan.log_survival) - 1).bit_length() - len(plan.log_survival)
-    longer = lambda table, value=0.0: jnp.pad(table, (0, more), constant_values=value)
+    longer = lambda table, value=0.0: jnp.asarray(np.pad(np.asarray(table), (0, more), constant_values=value))
     tables = plan.tables._replace(weights=longer(plan.tables.weights), derivative=longer(plan.tables.derivative))
     new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control)
     oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)

@@ -38,7 +38,7 @@ def as_optax(
     >>> transformation = as_optax(step=0.5, term=L1(0.1))
     >>> params = jnp.array([1.0, 0.05])
     >>> state = transformation.init(params)
-    >>> updates, state = transformation.update(jnp.array([0.2, 0.0]), state, params)
+    >>> updates, state = jax.jit(transformation.update)(jnp.array([0.2, 0.0]), state, params)
     >>> optax.apply_updates(params, updates)
     Array([0.85, 0.  ], dtype=float...)
     """

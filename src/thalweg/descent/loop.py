@@ -257,7 +257,7 @@ def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
 
 def _resumed(result: Result, descent: Descent, rule: StoppingRule) -> Progress:
     """Where a run stands that goes on from a result, after checking that its state is one of this method."""
-    fresh = descent.init(result.state.x)
+    fresh = jax.eval_shape(lambda x: trees.call(descent, "init", x), result.state.x)
     shapes = lambda tree: [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
     if not trees.same_structure(fresh, result.state) or shapes(fresh) != shapes(result.state):
         raise ValueError(

@@ -72,10 +72,11 @@ class Verdict:
 
     def _longer_steps_gain(self) -> bool:
         size = self.progress.history.last["size"]
-        sizes = jnp.asarray(np.geomspace(size, max(size / self.eps, 1.0), 50), trees.dtype(self.x))
+        with np.errstate(over="ignore"):
+            sizes = np.geomspace(size, max(size / self.eps, 1.0), 50).astype(trees.dtype(self.x))
         after = compiled(_objectives_after, self.plan.descent)
-        values = after(self.x, self.progress.state.oracle, self.plan.key, sizes)
-        return float(jnp.nanmin(values)) < self._last - 100 * self.eps * abs(self._last)
+        values = np.asarray(after(self.x, self.progress.state.oracle, self.plan.key, sizes), np.float64)
+        return bool(np.fmin.reduce(values) < self._last - 100 * self.eps * abs(self._last))
 
     def _check_rounding(self) -> None:
         """Rounding that can hide less than the tolerance allows leaves nothing to gain, unless by longer steps."""

@@ -52,7 +52,7 @@ class GaussianKL(Divergence):
     Examples
     --------
     >>> from thalweg.gaussian import Diagonal, GaussianKL
-    >>> x, centre = (Diagonal.from_moments(jnp.array([m]), jnp.ones(1)) for m in (1.0, 0.0))
+    >>> x, centre = (Diagonal.from_moments(np.array([m]), np.ones(1)) for m in (1.0, 0.0))
     >>> float(GaussianKL().value(x, centre))
     0.5
     """
@@ -115,7 +115,7 @@ class KLToNormal(Term):
     Examples
     --------
     >>> from thalweg.gaussian import Diagonal, KLToNormal
-    >>> prior = Diagonal.from_moments(jnp.zeros(1), jnp.ones(1))
+    >>> prior = Diagonal.from_moments(np.zeros(1), np.ones(1))
     >>> float(KLToNormal(prior).value(prior))
     0.0
     """
@@ -143,7 +143,7 @@ class KLToProcess(Term):
     Examples
     --------
     >>> from thalweg.gaussian import Implicit, KLToProcess
-    >>> float(KLToProcess(jnp.eye(2)).value(Implicit.prior(jnp.eye(2))))
+    >>> float(KLToProcess(np.eye(2)).value(Implicit.prior(np.eye(2))))
     0.0
     """
 

@@ -42,10 +42,10 @@ class ExpectedLikelihood(Oracle):
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
+    >>> import jax, numpy as np
     >>> from thalweg.gaussian import BernoulliLogit, Implicit
-    >>> oracle = ExpectedLikelihood(BernoulliLogit(), jnp.array([0.0, 1.0]))
-    >>> out = oracle.full(Implicit.prior(jnp.eye(2)))
+    >>> oracle = ExpectedLikelihood(BernoulliLogit(), np.array([0.0, 1.0]))
+    >>> out = jax.jit(ExpectedLikelihood.full)(oracle, Implicit.prior(np.eye(2)))
     >>> out.gradient.mean
     Array([ 0.5, -0.5], dtype=float...)
     """

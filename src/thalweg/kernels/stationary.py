@@ -28,11 +28,11 @@ class Gaussian(Radial):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> kernel = Gaussian(lengthscale=2.0)
     >>> kernel
     Gaussian(lengthscale=2, variance=1)
-    >>> x = jnp.array([[0.0], [2.0]])
+    >>> x = np.array([[0.0], [2.0]])
     >>> kernel(x).round(3)
     Array([[1.   , 0.607],
            [0.607, 1.   ]], dtype=float...)
@@ -47,8 +47,8 @@ class Matern12(Radial):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Matern12(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    >>> import numpy as np
+    >>> Matern12(lengthscale=2.0)(np.zeros((1, 1)), np.full((1, 1), 2.0)).round(3)
     Array([[0.368]], dtype=float...)
     """
 
@@ -61,8 +61,8 @@ class Matern32(Radial):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Matern32(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    >>> import numpy as np
+    >>> Matern32(lengthscale=2.0)(np.zeros((1, 1)), np.full((1, 1), 2.0)).round(3)
     Array([[0.483]], dtype=float...)
     """
 
@@ -75,8 +75,8 @@ class Matern52(Radial):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Matern52(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    >>> import numpy as np
+    >>> Matern52(lengthscale=2.0)(np.zeros((1, 1)), np.full((1, 1), 2.0)).round(3)
     Array([[0.524]], dtype=float...)
     """
 
@@ -91,8 +91,8 @@ class Laplacian(Separable):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Laplacian(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    >>> import numpy as np
+    >>> Laplacian(lengthscale=2.0)(np.zeros((1, 1)), np.full((1, 1), 2.0)).round(3)
     Array([[0.368]], dtype=float...)
     """
 
@@ -118,8 +118,8 @@ class Cauchy(Separable):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Cauchy(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    >>> import numpy as np
+    >>> Cauchy(lengthscale=2.0)(np.zeros((1, 1)), np.full((1, 1), 2.0)).round(3)
     Array([[0.5]], dtype=float...)
     """
 

@@ -126,8 +126,8 @@ def conjugate_gradients(
         apply, precondition = (_as_leaf(function) for function in (apply, precondition))
     state = begin(precondition, right, tol, max_iter, inner)
     norms = np.asarray(state.norms)
-    while bool(xp.any(state.active)) and int(state.iterations) < max_iter:
-        end = xp.asarray(min(int(state.iterations) + at_once, max_iter))
+    while np.any(np.asarray(state.active)) and int(state.iterations) < max_iter:
+        end = np.asarray(min(int(state.iterations) + at_once, max_iter))
         state = advance(apply, precondition, state, end, inner)
         if watch is not None and watch(state.x, int(state.iterations)):
             break
@@ -141,10 +141,10 @@ def traced_conjugate_gradients(apply: Apply, right: Any, tol: Any, max_iter: int
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> A = jnp.array([[4.0, 1.0], [1.0, 3.0]])
+    >>> import numpy as np
+    >>> A = np.array([[4.0, 1.0], [1.0, 3.0]])
     >>> solve = jax.jit(lambda right: traced_conjugate_gradients(lambda block: A @ block, right, 1e-5, 9).x)
-    >>> solve(jnp.array([[1.0], [2.0]])).round(4).ravel()
+    >>> solve(np.array([[1.0], [2.0]])).round(4).ravel()
     Array([0.0909, 0.6364], dtype=float...)
     """
     return _advance(apply, None, _begin(None, right, tol, max_iter, columns_inner), max_iter, columns_inner)

@@ -61,6 +61,8 @@ class Factor(NamedTuple):
             return jax.scipy.linalg.solve_triangular(self.lower, right, lower=True, trans=int(transpose))
         if not right.size:
             return right
+        if self.lower.size == 1:
+            return right / self.lower[0, 0]
         dtype, rows, flags = np.result_type(self.lower, right), len(right), (b"L", b"T" if transpose else b"N", b"N")
         lower, solution = np.asarray(self.lower, dtype, "F"), np.array(right.reshape(rows, -1), dtype, order="F")
         call("trtrs", *flags, rows, solution.shape[1], lower, rows, solution, rows)
@@ -128,6 +130,9 @@ def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     xp = namespace(matrix)
     if xp is not np:
         return _factorise_on_device(matrix, diagonal)
+    lower = cholesky(matrix, np.asarray(0.0 if diagonal is None else diagonal, matrix.dtype))
+    if np.isfinite(lower[-1, -1]):  # as nearly always, where nothing more needs to be worked out
+        return Factor(lower, np.zeros((), matrix.dtype))
     factor = _raised_until_positive(matrix, diagonal)
     if not np.isfinite(factor.lower[-1, -1]):
         mean = np.mean(np.diagonal(matrix))
@@ -165,8 +170,9 @@ def cholesky(matrix: Any, added: Any = 0.0) -> Any:
     if namespace(matrix) is not np:
         diagonal = jnp.broadcast_to(jnp.asarray(added, matrix.dtype), matrix.shape[:1])
         return jnp.linalg.cholesky(matrix + jnp.diag(diagonal))
-    # The upper triangle of a symmetric matrix is the lower one in Fortran's order.
-    half = np.ascontiguousarray(np.triu(matrix))
+    # The upper triangle of a symmetric matrix is the lower one in Fortran's order; np.triu is slow for small ones.
+    rows, columns = map(np.arange, matrix.shape)
+    half = np.ascontiguousarray(np.where(rows[:, None] <= columns, matrix, 0))
     half.flat[:: len(half) + 1] += added
     if not call("potrf", b"L", len(half), half.T, len(half)):
         half[-1, -1] = np.nan

@@ -51,7 +51,7 @@ def lanczos(
 
     Examples
     --------
-    >>> A, v = jnp.diag(jnp.array([1.0, 3.0])), jnp.full((2, 1), 0.5**0.5)
+    >>> A, v = np.diag(np.array([1.0, 3.0])), np.full((2, 1), 0.5**0.5)
     >>> _, alphas, betas, _ = lanczos(lambda block: A @ block, LanczosState.start(v), 2)
     >>> alphas[:, 0].round(5).tolist(), betas[:, 0].round(5).tolist()
     ([2.0, 2.0], [1.0, 0.0])

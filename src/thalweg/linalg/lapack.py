@@ -27,9 +27,15 @@ def call(routine: str, *arguments: Any) -> bool:
     if dtype.char not in "fd" or any(a.dtype != dtype or len(a) != n or not a.flags.f_contiguous for a, n in arrays):
         found = ", ".join(f"{array.shape} of {array.dtype}" for array, _ in arrays)
         raise ValueError(f"matrices must be square, of one size, and of float32 or float64, found {found}")
-    pointers = [ctypes.byref(ctypes.c_int(a)) if isinstance(a, int) else getattr(a, "ctypes", a) for a in arguments]
-    _load(("s" if dtype == np.float32 else "d") + routine)(*pointers, ctypes.byref(failed))
+    _load(("s" if dtype.char == "f" else "d") + routine)(*map(_pointer, arguments), ctypes.byref(failed))
     return failed.value == 0
+
+
+def _pointer(argument: bytes | int | np.ndarray) -> Any:
+    """Return a pointer to an argument; ctypes' own conversion of an array takes as long as to factorise ten rows."""
+    if isinstance(argument, int):
+        return ctypes.byref(ctypes.c_int(argument))
+    return argument if isinstance(argument, bytes) else ctypes.c_void_p(argument.ctypes.data)
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg.arguments import flag, function, whole
@@ -134,13 +135,15 @@ def _count_examples(data: PyTree[Array]) -> int:
 
 def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
     """Scale to mean 1, so that the mean of wᵢℓᵢ is the weighted mean."""
+    traced = isinstance(weights, jax.core.Tracer)
     try:
-        array = jnp.asarray(weights, dtype=jnp.result_type(float))
+        array = (jnp if traced else np).asarray(weights, dtype=jnp.result_type(float))
     except (TypeError, ValueError):
         raise TypeError(f"weights must be numbers, one per example, found {weights!r}") from None
     if array.shape != (count,):
         raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
-    usable = jnp.all((array >= 0) & jnp.isfinite(array)) & (jnp.sum(array) > 0)
-    if not isinstance(usable, jax.core.Tracer) and not usable:
+    if traced:
+        return array / jnp.mean(array)
+    if not np.all((array >= 0) & np.isfinite(array)) or not np.any(array):
         raise ValueError(f"weights must be finite, non-negative and not all 0, found {array}")
-    return array / jnp.mean(array)
+    return jax.device_put(array / np.mean(array))  # in NumPy, which compiles nothing

@@ -29,7 +29,7 @@ from thalweg.kernels.profiles import profile, profile_slope
 from thalweg.linalg import namespace
 from thalweg.linalg.fold import Tile, fold_tiles
 from thalweg.padding import padded, padded_size
-from thalweg.trees import as_device_arrays, flattened
+from thalweg.trees import as_host_arrays, flattened
 
 TILE_ROWS = 2048
 """Rows of a matrix that are made at a time: of 50,000 columns they take 0.8 GB. Half as many would take as long."""
@@ -61,7 +61,7 @@ def device_terms(kernel: Kernel, features: int) -> tuple[DeviceTerm, ...]:
     --------
     >>> from thalweg.kernels import Gaussian, Matern12
     >>> x, both = np.array([[0.0], [1.0]]), Gaussian(2.0) + Matern12(1.0)
-    >>> bool(np.allclose(matrix(device_terms(both, 1), jnp.asarray(x)), both(x)))
+    >>> bool(np.allclose(jax.jit(matrix)(device_terms(both, 1), x), both(x)))
     True
     """
     terms = summands(kernel)
@@ -115,7 +115,7 @@ def matrix(kernel: Kernel | tuple[Term, ...], x: Any, y: Any = None) -> Any:
     if namespace(x) is not np:
         return kernel(x, y)  # type: ignore[operator]
     shape = len(x), len(x if y is None else y)
-    made = _compiled_matrix(as_device_arrays(kernel), _padded(x), None if y is None else _padded(y))
+    made = _compiled_matrix(as_host_arrays(kernel), _padded(x), None if y is None else _padded(y))
     return np.array(made)[: shape[0], : shape[1]]
 
 
@@ -128,7 +128,7 @@ def diagonal(kernel: Kernel | tuple[Term, ...], x: Any) -> Any:
         return np.full(len(x), float(kernel.variance))
     if xp is not np:
         return kernel.diagonal(x)
-    return np.asarray(_compiled_diagonal(as_device_arrays(kernel), _padded(x)))[: len(x)]
+    return np.asarray(_compiled_diagonal(as_host_arrays(kernel), _padded(x)))[: len(x)]
 
 
 def matrix_by_tiles(kernel: Kernel | tuple[Term, ...], x: Any, tile_rows: int = TILE_ROWS) -> Any:
@@ -223,7 +223,7 @@ def gradient_on_host(kernel: Kernel, x: np.ndarray, weights: np.ndarray) -> np.n
     """Return the derivatives of Σ W∘K in the logarithms of the parameters of any kernel, by a compiled program."""
     rows = _padded(x)
     weights = padded(padded(weights, len(rows)), len(rows), axis=1)
-    found = _compiled_gradient(as_device_arrays(kernel), rows, weights)
+    found = _compiled_gradient(as_host_arrays(kernel), rows, weights)
     return flattened(jax.tree.map(lambda gradient, leaf: np.asarray(gradient) * leaf, found, kernel))
 
 

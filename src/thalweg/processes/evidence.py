@@ -87,7 +87,7 @@ class LogPosterior:
         least_noise: float | None = None,
     ) -> None:
         self.evidence, self.origin, self.deviation = evidence, origin, deviation
-        self.centre = _logs(origin)
+        self.values, self.centre = flattened(origin), _logs(origin)
         varies, columns, unit = varying(np.asarray(evidence.inputs)), [], np.eye(self.centre.size)
         begin = 0
         for leaf in jax.tree.leaves(origin):
@@ -112,7 +112,7 @@ class LogPosterior:
 
     def parameters(self, point: np.ndarray) -> Any:
         """Return the parameters with these free logarithms."""
-        return unflattened(flattened(self.origin) * np.exp(self.moves @ point), self.origin)
+        return unflattened(self.values * np.exp(self.moves @ point), self.origin)
 
     def draw(self, rng: np.random.Generator, deviation: float = 1.0) -> Any:
         """Return the origin with free parameters multiplied at random, by e^deviation on average or its inverse."""

@@ -54,7 +54,8 @@ class Regression:
 
     Examples
     --------
-    >>> fit_regressor(np.zeros((1, 1)), np.ones((1, 1)), RegressorSettings()).solved
+    >>> from thalweg.kernels import Gaussian
+    >>> fit_regressor(np.zeros((1, 1)), np.ones((1, 1)), RegressorSettings(learn=False), Gaussian(1.0)).solved
     True
     """
 
@@ -107,7 +108,7 @@ def fit_regressor(
 
     Examples
     --------
-    >>> inputs = np.linspace(0, 6, 30)[:, None]
+    >>> inputs = np.linspace(0, 6, 12)[:, None]
     >>> found = fit_regressor(inputs, np.sin(inputs), RegressorSettings())
     >>> mean, variance = found.posterior.predict(np.array([[3.0], [50.0]]))
     >>> bool(abs(mean[0, 0] - np.sin(3.0)) < 0.01), bool(variance[1] > 100 * variance[0])

@@ -6,11 +6,13 @@ fine as it takes to resolve it, so that the aliasing error of every coefficient 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 import scipy.fft
+from jax.extend.core import jaxpr_as_fun
 from numpy.polynomial.chebyshev import chebval
 
 from thalweg.linalg.factor import NotPositiveDefinite
@@ -49,10 +51,25 @@ def evaluate(f: Function, x: Any, *, derivative: bool = False) -> np.ndarray:
     # On the CPU and at once, whatever the user's settings; what leaves the scope as a JAX array may become float32.
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.enable_x64(True), jax.default_device(cpu), jax.ensure_compile_time_eval():
-        function = jax.vmap(jax.grad(f) if derivative else f)
-        values = [np.asarray(function(jax.numpy.asarray(row)), np.float64) for row in padded]
+        function = (_traced if _is_hashable(f) else _traced.__wrapped__)(f, derivative, piece)
+        values = [np.asarray(function(jax.device_put(row))[0], np.float64) for row in padded]
     flat = np.concatenate([np.broadcast_to(value, (piece,)) for value in values])
     return flat[: points.size].reshape(points.shape)
+
+
+@lru_cache(maxsize=16)
+def _traced(f: Function, derivative: bool, size: int) -> Callable[[Any], list[Any]]:
+    """Return f or f′ of so many numbers as the list of its operations: to trace takes longer than to call them."""
+    function = jax.vmap(jax.grad(f) if derivative else f)
+    return jaxpr_as_fun(jax.make_jaxpr(function)(jax.ShapeDtypeStruct((size,), np.float64)))
+
+
+def _is_hashable(f: Function) -> bool:
+    try:
+        hash(f)
+    except TypeError:
+        return False
+    return True
 
 
 def needs_positive(function: Function) -> bool:

@@ -101,8 +101,7 @@ def optimal(coefficients: np.ndarray, mean: float, *others: np.ndarray) -> Law:
     survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)
     # Bisection on log c: Σ_j S_j rises with it from J·floor to J.
     low, high = floor - logs[0] - 1.0, -logs[-1] + 1.0
-    for _ in range(80):
-        middle = 0.5 * (low + high)
+    while low < (middle := 0.5 * (low + high)) < high:
         if np.sum(np.exp(survival(middle))) < mean:
             low = middle
         else:

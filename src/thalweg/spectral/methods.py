@@ -161,21 +161,25 @@ class _SumTask(NamedTuple):
             # An eigenvalue outside an interval of our own making: widen it.
             wider = dataclasses.replace(options, slack=options.slack * 1.5**attempt)
             plan = make_plan(f, frozen(operator), key, wider)
+            self.check_error_bar(plan)
             first, spent = plan.estimate(operator, key), spent + int(plan.products)
             if not own.get(first.outcome):
                 break
             spent += int(jax.lax.stop_gradient(first.products))
         return self.refine(plan, first, spent)
 
-    def refine(self, plan: Plan, first: Estimate, spent: int) -> Estimate:
-        """Draw as many estimates as the tolerance takes; or factorise, where that is cheaper than all of them."""
-        if first.outcome != EstimateStatus.OK:
-            raise ValueError(f"estimate failed: {first.message}")
+    def check_error_bar(self, plan: Plan) -> None:
+        """Refuse tolerances for a plan whose estimates have no error bar."""
         if self.target is not None and plan.units == 1:
             raise ValueError(
                 f"rtol and atol need an error bar, and one degree for all {plan.probes} probes has none: leave group "
                 f"out, or them"
             )
+
+    def refine(self, plan: Plan, first: Estimate, spent: int) -> Estimate:
+        """Draw as many estimates as the tolerance takes; or factorise, where that is cheaper than all of them."""
+        if first.outcome != EstimateStatus.OK:
+            raise ValueError(f"estimate failed: {first.message}")
         rounding = float(plan.rounding)
         wanted, _ = _batches(first, self.target, rounding)
         endless = self.budget is None and wanted > MAX_BATCHES
@@ -219,6 +223,7 @@ class _SumTask(NamedTuple):
                 "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
                 "leave them out there"
             )
+        self.check_error_bar(plan)
         first = plan.estimate(self.operator, self.key)
         return first if traced else self._replace(method="stochastic").refine(plan, first, 0)
 

@@ -52,12 +52,12 @@ class SpectralOracle(Oracle):
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
+    >>> import jax, numpy as np
     >>> from thalweg.spectral import FunctionOperator
     >>> scaled = lambda theta: FunctionOperator(lambda t, v: t[:, None] * v, theta, dimension=3)
-    >>> oracle = SpectralOracle("log", scaled, jnp.array([1.0, 2.0, 4.0]), jax.random.key(0), probes=4)
-    >>> out, _ = oracle.estimate(jnp.array([1.0, 2.0, 4.0]), (), jax.random.key(1))
-    >>> bool(jnp.allclose(out.gradient, jnp.array([1.0, 0.5, 0.25]), atol=0.1))
+    >>> oracle = SpectralOracle("log", scaled, np.array([1.0, 2.0, 4.0]), jax.random.key(0), probes=4)
+    >>> out, _ = oracle.estimate(np.array([1.0, 2.0, 4.0]), (), jax.random.key(1))
+    >>> bool(np.allclose(out.gradient, np.array([1.0, 0.5, 0.25]), atol=0.1))
     True
     """
 

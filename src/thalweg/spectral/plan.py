@@ -134,9 +134,9 @@ def plan(f: Function | str, A: Any, key: Key[Array, ""], *, dimension: int | Non
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> p = plan(jnp.sqrt, 4.0 * jnp.eye(3), jax.random.key(0), probes=4)
-    >>> round(float(p.estimate(4.0 * jnp.eye(3), jax.random.key(1)).value), 4)
+    >>> import jax, jax.numpy as jnp, numpy as np
+    >>> p = plan(jnp.sqrt, 4.0 * np.eye(3), jax.random.key(0), probes=4)
+    >>> round(float(p.estimate(4.0 * np.eye(3), jax.random.key(1)).value), 4)
     6.0
     """
     operator = check_dimension(as_operator(A, dimension), dimension)

@@ -76,8 +76,8 @@ def spectral_sum(
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> A = jnp.diag(jnp.array([1.0, 4.0, 9.0]))
+    >>> import jax, jax.numpy as jnp, numpy as np
+    >>> A = np.diag(np.array([1.0, 4.0, 9.0]))
     >>> spectral_sum(jnp.sqrt, A, jax.random.key(0)).message
     'ok. Computed by a factorisation.'
     >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), method="stochastic", probes=4, rtol=0.05)
@@ -100,8 +100,8 @@ def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> result = logdet(2.0 * jnp.eye(3), jax.random.key(0), probes=4)
+    >>> import jax, jax.numpy as jnp, numpy as np
+    >>> result = logdet(2.0 * np.eye(3), jax.random.key(0), probes=4)
     >>> round(float(result.value / jnp.log(2.0)), 4)
     3.0
     """
@@ -113,8 +113,8 @@ def trace_inverse(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> round(float(trace_inverse(2.0 * jnp.eye(3), jax.random.key(0), probes=4).value), 4)
+    >>> import jax, numpy as np
+    >>> round(float(trace_inverse(2.0 * np.eye(3), jax.random.key(0), probes=4).value), 4)
     1.5
     """
     return spectral_sum(reciprocal, A, key, **options)
@@ -127,8 +127,8 @@ def entropy(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> round(float(entropy(jnp.eye(3) / 3, jax.random.key(0), probes=4).value), 4)
+    >>> import jax, numpy as np
+    >>> round(float(entropy(np.eye(3) / 3, jax.random.key(0), probes=4).value), 4)
     1.0986
     """
     return spectral_sum(entropy_density, A, key, **options)
@@ -139,8 +139,8 @@ def trace_exp(A: Any, key: Key[Array, ""], *, time: float = 1.0, **options: Any)
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> round(float(trace_exp(jnp.zeros((3, 3)), jax.random.key(0), probes=4).value), 4)
+    >>> import jax, numpy as np
+    >>> round(float(trace_exp(np.zeros((3, 3)), jax.random.key(0), probes=4).value), 4)
     3.0
     """
     time = arguments.real("time", time)
@@ -152,8 +152,8 @@ def estrada(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> triangle = jnp.ones((3, 3)) - jnp.eye(3)
+    >>> import jax, numpy as np
+    >>> triangle = np.ones((3, 3)) - np.eye(3)
     >>> round(float(estrada(triangle, jax.random.key(0), method="exact").value), 4)  # e² + 2/e
     8.1248
     """
@@ -178,8 +178,8 @@ def nuclear_norm(X: Any, key: Key[Array, ""], *, smoothing: float = 0.0, **optio
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> round(float(nuclear_norm(2.0 * jnp.eye(3, 4), jax.random.key(0), probes=4).value), 4)
+    >>> import jax, numpy as np
+    >>> round(float(nuclear_norm(2.0 * np.eye(3, 4), jax.random.key(0), probes=4).value), 4)
     6.0
     """
     return schatten_norm(X, key, p=1.0, smoothing=smoothing, **options)
@@ -206,8 +206,8 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> round(float(schatten_norm(2.0 * jnp.eye(3, 4), jax.random.key(0), p=2, probes=4).value), 4)  # √12
+    >>> import jax, numpy as np
+    >>> round(float(schatten_norm(2.0 * np.eye(3, 4), jax.random.key(0), p=2, probes=4).value), 4)  # √12
     3.4641
     """
     p, smoothing = arguments.real("p", p, above=0), arguments.real("smoothing", smoothing, least=0)

@@ -44,6 +44,9 @@ __all__ = ["Inference", "TopicPosteriors", "document_posteriors"]
 MAX_MOVE = 3.0
 """The largest move of an entry of m in a step: from far away a step is one of Newton's and may overshoot. Doubled, a
 long document that starts at the prior may go there and back."""
+MAX_UNOPTIMISED_CELLS = 2**14
+"""Cells of pages, times topics, up to which programs are compiled without optimising their loops: a first fit takes two
+thirds of the time, a second one half as much again. With three times as many a first fit gains nothing."""
 LEAST_PROBABILITY = 1e-30
 """Probabilities are raised to this before a division or a logarithm in single precision, which ends at 1e-38."""
 
@@ -132,6 +135,17 @@ class DocumentWords(NamedTuple):
         zero = jnp.zeros((len(self.chances), sides, sides), self.chances.dtype)
         samples = (jnp.moveaxis(ratio, 2, 0), jnp.moveaxis(of_pages, 1, 0), weights)
         return self.pages.total(lax.scan(add, zero, samples)[0], len(self.lengths))
+
+
+def has_long_loops(pages: Pages, topics: Float[AnyArray, "v k"], *_: Any) -> bool:
+    """Whether a program for so many words runs long enough for its loops to be worth optimising.
+
+    Examples
+    --------
+    >>> has_long_loops(Pages(np.zeros(9), np.zeros((9, 16)), np.zeros((9, 16))), np.ones((5, 3)))
+    False
+    """
+    return pages.counts.size * topics.shape[1] > MAX_UNOPTIMISED_CELLS
 
 
 def _solve(triangle: Array, right: Array, transpose: bool = False) -> Array:
@@ -236,7 +250,7 @@ def covariances(precisions: Array) -> tuple[Float[Array, "d k k"], Float[Array, 
 
     Examples
     --------
-    >>> covariances(jnp.array([[[4.0, 0.0], [0.0, 2.0]]]))[0][0]
+    >>> jax.jit(covariances)(jnp.array([[[4.0, 0.0], [0.0, 2.0]]]))[0][0]
     Array([[0.25, 0.  ],
            [0.  , 0.5 ]], dtype=float...)
     """
@@ -254,7 +268,7 @@ def divergence(means: Array, covariance: Array, log_determinant: Array, prior: D
     Examples
     --------
     >>> prior = DocumentPrior(jnp.ones((1, 2)), jnp.eye(2), jnp.zeros(()))
-    >>> float(divergence(jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.zeros(1), prior)[0])
+    >>> float(jax.jit(divergence)(jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.zeros(1), prior)[0])
     1.0
     """
     shift = means - prior.means
@@ -276,7 +290,7 @@ class BatchStatistics(NamedTuple):
     """L(m_d, V_d) of each document, by the draws; 0 if it does not count."""
 
 
-@quick_jit(lambda *_: True, loops=True, static_argnames="method")
+@quick_jit(lambda *_: True, loops=has_long_loops, static_argnames="method")
 def learn(
     pages: Pages,
     topics: Float[Array, "v k"],
@@ -296,7 +310,7 @@ def learn(
     return BatchStatistics(found.means, found.proportions, wrote, covariance_sum, counted * found.bounds)
 
 
-@quick_jit(lambda *_: True, loops=True, static_argnames=("method", "exact"))
+@quick_jit(lambda *_: True, loops=has_long_loops, static_argnames=("method", "exact"))
 def _posteriors(
     pages: Pages,
     topics: Float[Array, "v k"],

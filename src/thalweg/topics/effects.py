@@ -33,7 +33,7 @@ from thalweg.padding import padded, padded_size
 from thalweg.runs import Run
 from thalweg.topics.chains import ChainState, ChainTarget, adaptation_rate, draw_noise, move_chains
 from thalweg.topics.corpus import Topics, TopicSettings
-from thalweg.topics.documents import DocumentWords
+from thalweg.topics.documents import DocumentWords, has_long_loops
 from thalweg.topics.pages import SIZE_GRAIN, DocumentBatch, Pages, make_batches, split_rows
 from thalweg.topics.prevalence import Prevalence, contrasts, covariate_ridge
 
@@ -63,7 +63,7 @@ class Effects(NamedTuple):
     """Independent draws that those of the chain are worth, of the coefficient that moved slowest."""
 
 
-@quick_jit(lambda *_: True, loops=True)
+@quick_jit(lambda *_: True, loops=has_long_loops)
 def _sweep(
     pages: Pages,
     topics: Float[Array, "v k"],

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
@@ -38,7 +39,7 @@ class PositiveGeometry(Divergence):
     def check(self, x: PyTree[Array]) -> None:
         """Refuse entries that are not positive."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if isinstance(leaf, jax.core.Tracer) or leaf.size == 0 or (smallest := float(jnp.min(leaf))) > 0:
+            if isinstance(leaf, jax.core.Tracer) or leaf.size == 0 or (smallest := np.min(np.asarray(leaf))) > 0:
                 continue
             raise ValueError(
                 f"x0{jax.tree_util.keystr(path)} must be positive for divergence={type(self).__name__}, {self.reason}; "

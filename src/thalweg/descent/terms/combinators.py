@@ -73,7 +73,7 @@ class Dilated(Wrapper):
     factor: Any = eqx.field(converter=partial(number, "factor of Dilated"))
 
     def __check_init__(self) -> None:
-        if not is_traced(self.factor) and self.factor == 0:
+        if not is_traced(self.factor) and float(self.factor) == 0:
             raise ValueError("factor of Dilated must not be 0, found 0.0")
 
     def value(self, x: PyTree[Array]) -> Scalar:

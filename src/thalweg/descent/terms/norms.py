@@ -295,10 +295,10 @@ class GroupLasso(Term):
 
 def _as_labels(leaf: Any) -> Array:
     if not is_traced(leaf):
-        leaf = np.asarray(leaf)
+        leaf = np.array(leaf)  # a copy, since device_put may share memory
     if not jnp.issubdtype(leaf.dtype, jnp.integer):
         raise TypeError(f"groups of GroupLasso must be integer labels, found the dtype {leaf.dtype}")
-    return jnp.asarray(leaf)
+    return leaf if is_traced(leaf) else jax.device_put(leaf)
 
 
 def _count(labels: list[Array], count: int | None) -> int:
@@ -306,7 +306,8 @@ def _count(labels: list[Array], count: int | None) -> int:
         if count is None:
             raise ValueError("count of GroupLasso must be given where groups is traced, found None")
         return int(count)
-    lowest, highest = min(int(label.min()) for label in labels), max(int(label.max()) for label in labels)
+    on_host = [np.asarray(label) for label in labels]
+    lowest, highest = min(int(label.min()) for label in on_host), max(int(label.max()) for label in on_host)
     if lowest < 0:
         raise ValueError(f"groups of GroupLasso must be labels ≥ 0, found {lowest}")
     if count is not None and count <= highest:

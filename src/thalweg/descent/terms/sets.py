@@ -158,7 +158,7 @@ class HalfSpace(Indicator):
     _together: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
-        if not any(is_traced(leaf) or np.any(leaf) for leaf in jax.tree.leaves(self.normal)):
+        if not any(is_traced(leaf) or np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(self.normal)):
             raise ValueError("normal of HalfSpace must not be zero, found only zeros")
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:

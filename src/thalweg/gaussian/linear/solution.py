@@ -165,7 +165,7 @@ class LinearProblem(NamedTuple):
         prior = standard_normal(design.shape[1]) if before is None else before.weights.as_prior()
         precision: Any = prior.precision - (design.T * (self.rows.weights * second)) @ design
         start = Full.from_precision(prior.mean, precision)
-        # A whole step can lead to where an exponential overflows.
+        # A whole step can lead much too far, to where an exponential overflows.
         starts = start._replace(mean=start.covariance @ (prior.precision @ prior.mean + design.T @ response)), start
         rows = self.rows
         with jax.enable_x64(True):

@@ -33,8 +33,8 @@ def as_operator(A: Any, dimension: int | None = None) -> Operator:
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> as_operator(jnp.eye(3)).shape, as_operator(lambda v: 2.0 * v, 5).shape
+    >>> import numpy as np
+    >>> as_operator(np.eye(3)).shape, as_operator(lambda v: 2.0 * v, 5).shape
     ((3, 3), (5, 5))
     """
     if _has_products_only(A):
@@ -62,8 +62,8 @@ def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) 
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> gram_operator(jnp.array([[3.0, 4.0]]), 0.5) @ jnp.ones(1)
+    >>> import numpy as np
+    >>> gram_operator(np.array([[3.0, 4.0]]), 0.5) @ np.ones(1)
     Array([25.5], dtype=float...)
     """
     epsilon = arguments.number("smoothing", smoothing, least=0)

@@ -32,9 +32,9 @@ class FunctionOperator(Operator):
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> A = FunctionOperator(lambda theta, v: theta * v, jnp.full((3, 1), 2.0), dimension=3)
-    >>> A @ jnp.ones(3)
+    >>> import jax, numpy as np
+    >>> A = FunctionOperator(lambda theta, v: theta * v, np.full((3, 1), 2.0), dimension=3)
+    >>> A @ np.ones(3)
     Array([2., 2., 2.], dtype=float...)
     """
 
@@ -64,8 +64,8 @@ class SciPyOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp, scipy.sparse.linalg
-    >>> SciPyOperator(scipy.sparse.linalg.aslinearoperator(2.0 * np.eye(2))) @ jnp.ones(2)
+    >>> import numpy as np, scipy.sparse.linalg
+    >>> SciPyOperator(scipy.sparse.linalg.aslinearoperator(2.0 * np.eye(2))) @ np.ones(2)
     Array([2., 2.], dtype=float...)
     """
 

@@ -33,10 +33,10 @@ class KernelOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.kernels import Gaussian
-    >>> K = KernelOperator(Gaussian(lengthscale=1.0), jnp.array([[0.0], [100.0]]))
-    >>> ShiftedOperator(K, 0.5) @ jnp.ones(2)
+    >>> K = KernelOperator(Gaussian(lengthscale=1.0), np.array([[0.0], [100.0]]))
+    >>> ShiftedOperator(K, 0.5) @ np.ones(2)
     Array([1.5, 1.5], dtype=float...)
     """
 

@@ -21,9 +21,9 @@ class DenseOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> A = DenseOperator(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
-    >>> A @ jnp.ones(2), A.bounds()
+    >>> import numpy as np
+    >>> A = DenseOperator(np.array([[2.0, 1.0], [1.0, 2.0]]))
+    >>> A @ np.ones(2), A.bounds()
     (Array([3., 3.], dtype=float...), (0.99..., 3.00...))
     """
 
@@ -66,8 +66,8 @@ class CoordinateOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> CoordinateOperator(jnp.array([2.0, 3.0]), jnp.array([[0, 0], [1, 1]]), 2) @ jnp.ones(2)
+    >>> import numpy as np
+    >>> CoordinateOperator(np.array([2.0, 3.0]), np.array([[0, 0], [1, 1]]), 2) @ np.ones(2)
     Array([2., 3.], dtype=float...)
     """
 
@@ -136,9 +136,9 @@ class SparseOperator(CoordinateOperator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> A = SparseOperator(scipy.sparse.diags([1.0, 2.0, 3.0]))
-    >>> A @ jnp.ones(3), A.diagonal()
+    >>> A @ np.ones(3), A.diagonal()
     (Array([1., 2., 3.], dtype=float...), Array([1., 2., 3.], dtype=float...))
     """
 
@@ -169,9 +169,10 @@ class SparseOperator(CoordinateOperator):
         short = position < width
         gathered[position[short], rows[short]] = A.data[short]
         neighbours[position[short], rows[short]] = A.indices[short]
-        self.gathered, self.neighbours = jnp.asarray(gathered), jnp.asarray(neighbours)
-        self.values = jnp.asarray(A.data[~short])
-        self.coordinates = jnp.asarray(np.stack([rows[~short], A.indices[~short]], axis=1).astype(np.int32))
+        # Our own arrays, so not by jnp.asarray, which compiles a program for each shape to copy it.
+        self.gathered, self.neighbours = jax.device_put(gathered), jax.device_put(neighbours)
+        self.values = jax.device_put(A.data[~short])
+        self.coordinates = jax.device_put(np.stack([rows[~short], A.indices[~short]], axis=1).astype(np.int32))
 
     def mv(self, block: Array) -> Array:
         """Gather the neighbours of every row, and scatter the remainder."""
@@ -207,8 +208,8 @@ class GramOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> A = GramOperator(jnp.array([[1.0, 2.0, 2.0]]))
+    >>> import numpy as np
+    >>> A = GramOperator(np.array([[1.0, 2.0, 2.0]]))
     >>> A.shape, A.diagonal()
     ((1, 1), Array([9.], dtype=float...))
     """
@@ -253,8 +254,8 @@ class SparseGramOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> A = SparseGramOperator(jnp.array([3.0, 4.0]), jnp.array([0, 2]), jnp.array([1, 1]), 3, 2)
+    >>> import numpy as np
+    >>> A = SparseGramOperator(np.array([3.0, 4.0]), np.array([0, 2]), np.array([1, 1]), 3, 2)
     >>> A.diagonal()
     Array([ 0., 25.], dtype=float...)
     """
@@ -283,9 +284,9 @@ class SquaredOperator(Operator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.linalg.operators import as_operator
-    >>> SquaredOperator(as_operator(3.0 * jnp.eye(2))) @ jnp.ones(2)
+    >>> SquaredOperator(as_operator(3.0 * np.eye(2))) @ np.ones(2)
     Array([9., 9.], dtype=float...)
     """
 

@@ -42,6 +42,7 @@ import pytest  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_traceback_in_locations_limit", 0)  # a tenth of the time of lowering, for dumps nobody reads
 
 
 gc.set_threshold(100_000)  # with Python's 700 the collector looks at traced programs all the time

@@ -31,11 +31,11 @@ def test_a_quick_function_is_the_same_function():
 
 def test_minimize_hands_compiler_options_on():
     loss = lambda x: jnp.sum((x - 1.0) ** 4)
-    plain = minimize(loss, jnp.zeros(3), steps=50)
-    quick = minimize(loss, jnp.zeros(3), steps=50, compiler_options=compiling.quick_options())
+    plain = minimize(loss, jnp.zeros(3), step=0.05, steps=50)
+    quick = minimize(loss, jnp.zeros(3), step=0.05, steps=50, compiler_options=compiling.quick_options())
     np.testing.assert_allclose(quick.x, plain.x, rtol=1e-10)
     with pytest.raises(RuntimeError, match="xla_option_of_another_day"):
-        minimize(loss, jnp.zeros(3), steps=50, compiler_options={"xla_option_of_another_day": 1})
+        minimize(loss, jnp.zeros(3), step=0.05, steps=50, compiler_options={"xla_option_of_another_day": 1})
 
 
 def test_programs_are_made_beside_each_other_once_for_each_shape():

@@ -68,25 +68,34 @@ MODULES = {name_of(path): path for path in FILES}
 
 
 def imported(path):
-    """The modules of Thalweg that a file imports, with the names it takes from each."""
+    """The modules that a file imports, with the names it takes from each."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "thalweg":
+        if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield (inner, "") if inner in MODULES else (node.module, alias.name)
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "thalweg")
+            yield from ((alias.name, "") for alias in node.names)
 
 
 def room(module):
     return module.split(".")[1] if "." in module else ""
 
 
-IMPORTS = [(module, other, name) for module, path in MODULES.items() for other, name in imported(path)]
+@pytest.fixture(scope="module")
+def all_imports():
+    """Who imports what, and which name of it."""
+    return [(module, other, name) for module, path in MODULES.items() for other, name in imported(path)]
 
 
-def test_a_room_knows_only_what_is_below_it():
-    for module, other, _ in IMPORTS:
+@pytest.fixture(scope="module")
+def imports(all_imports):
+    """Those of Thalweg's own modules."""
+    return [entry for entry in all_imports if entry[1].split(".")[0] == "thalweg"]
+
+
+def test_a_room_knows_only_what_is_below_it(imports):
+    for module, other, _ in imports:
         mine, theirs = room(module), room(other)
         if mine in ("", theirs) or theirs in {"", mine} | SMALL_ROOMS:
             continue
@@ -94,29 +103,25 @@ def test_a_room_knows_only_what_is_below_it():
         assert theirs in below or other.removeprefix("thalweg.") in below, f"{module} knows {other}"
 
 
-def test_no_private_name_crosses_packages():
-    for module, other, name in IMPORTS:
+def test_no_private_name_crosses_packages(imports):
+    for module, other, name in imports:
         private = [part for part in [*other.split("."), name] if part.startswith("_") and not part.startswith("__")]
         assert not private or room(other) == room(module), f"{module} takes {private} from {other}"
 
 
-def test_the_demo_uses_what_rooms_export():
-    for module, other, _ in IMPORTS:
+def test_the_demo_uses_what_rooms_export(imports):
+    for module, other, _ in imports:
         if room(module) == "demo":
             assert room(other) in {"", "demo"} | SMALL_ROOMS or other.count(".") == 1, f"{module} reaches into {other}"
 
 
-def test_nothing_knows_the_papers():
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not any(name.split(".")[0] == "papers" for name in names), f"{name_of(path)} knows the papers"
+def test_nothing_knows_the_papers(all_imports):
+    assert not [module for module, other, _ in all_imports if other.split(".")[0] == "papers"]
 
 
-def test_imports_run_in_no_circle():
+def test_imports_run_in_no_circle(imports):
     graph: dict[str, set[str]] = {}
-    for module, other, _ in IMPORTS:
+    for module, other, _ in imports:
         graph.setdefault(module, set()).add(other)
     try:
         TopologicalSorter(graph).prepare()

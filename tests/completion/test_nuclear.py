@@ -44,11 +44,8 @@ def objective(theta, problem):
     return jnp.sum(jnp.sqrt(squares + problem.gram.smoothing)) + problem.misfit(theta)
 
 
-exact = jax.jit(exact_gradient)
-
-
 def test_the_exact_gradient_is_that_of_the_objective(problem, theta):
-    out = exact(problem.gram, problem.misfit, theta)
+    out = exact_gradient(problem.gram, problem.misfit, theta)
     value, gradient = jax.jit(jax.value_and_grad(objective))(theta, problem)
     np.testing.assert_allclose(out.gradient, gradient, rtol=1e-9)
     np.testing.assert_allclose(out.value, value, rtol=1e-12)
@@ -57,7 +54,7 @@ def test_the_exact_gradient_is_that_of_the_objective(problem, theta):
 
 @jax.jit
 def estimates(oracle, theta, keys):
-    return jax.lax.map(lambda key: oracle.estimate(theta, (), key)[0].gradient, keys, batch_size=200)
+    return jax.vmap(lambda key: oracle.estimate(theta, (), key)[0].gradient)(keys)
 
 
 def deviations(problem, theta, law, deflated=False):
@@ -67,7 +64,7 @@ def deviations(problem, theta, law, deflated=False):
         theta, jax.random.key(0), deflated, law=law, degree=8.0, probes=4, interval=interval, slack=1.0
     )
     gradients = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
-    mean = np.asarray(exact(problem.gram, problem.misfit, theta).gradient)
+    mean = np.asarray(exact_gradient(problem.gram, problem.misfit, theta).gradient)
     return (gradients.mean(axis=0) - mean) / (gradients.std(axis=0) / np.sqrt(len(gradients)))
 
 
@@ -91,7 +88,7 @@ def test_the_half_that_is_taken_has_less_noise_than_both(problem):
     theta = jnp.asarray(4.5 + 0.1 * np.random.default_rng(2).uniform(size=SHAPE))
     both = lambda x: ShiftedOperator(GramOperator(x), problem.gram.smoothing)
     options = {"degree": 30.0, "probes": 4, "interval": problem.interval(theta), "slack": 1.0}
-    mean = np.asarray(exact(problem.gram, problem.misfit, theta).gradient)
+    mean = np.asarray(exact_gradient(problem.gram, problem.misfit, theta).gradient)
     noise = []
     for operator in (problem.gram, both):
         oracle = SpectralOracle(jnp.sqrt, operator, theta, jax.random.key(0), g=problem.misfit, **options)

@@ -18,8 +18,8 @@ from thalweg.descent.programs import fingerprint
 from thalweg.errors import FileFormatError
 from thalweg.oracles import SVRG, MiniBatch
 
-A = jnp.asarray(np.random.default_rng(0).normal(size=(40, 6)))
-b = A @ jnp.ones(6)
+A = np.random.default_rng(0).normal(size=(40, 6))
+b = A @ np.ones(6)
 
 
 def squares(x, batch):
@@ -35,12 +35,12 @@ OPTIONS = {"term": L1(0.01), "step": 0.01, "average": PolyakRuppert(), "key": ja
 
 def test_a_run_in_two_parts_equals_a_run_in_one(tmp_path):
     path = tmp_path / "run.thalweg"
-    make = lambda: SVRG(oracle(), 9)
-    whole = minimize(make(), jnp.zeros(6), steps=60, **OPTIONS)
+    run = lambda **options: minimize(SVRG(oracle(), 9), np.zeros(6), steps=60, engine="host", **OPTIONS, **options)
+    whole = run()
     stop = lambda snapshot: snapshot.step >= 25
-    first = minimize(make(), jnp.zeros(6), steps=60, callback=stop, checkpoint=path, **OPTIONS)
+    first = run(callback=stop, checkpoint=path)
     assert first.status is Status.STOPPED_BY_CALLBACK
-    second = minimize(make(), jnp.zeros(6), steps=60, checkpoint=path, **OPTIONS)
+    second = run(checkpoint=path)
     np.testing.assert_array_equal(whole.x, second.x)
     assert (second.steps, second.work, second.status) == (whole.steps, whole.work, whole.status)
     for name in ("step", "value", "residual", "size", "work"):
@@ -49,9 +49,9 @@ def test_a_run_in_two_parts_equals_a_run_in_one(tmp_path):
 
 def test_a_finished_run_is_not_run_again(tmp_path):
     path = tmp_path / "run.thalweg"
-    first = minimize(oracle(), jnp.zeros(6), steps=30, checkpoint=path, **OPTIONS)
+    first = minimize(oracle(), np.zeros(6), steps=30, checkpoint=path, engine="host", **OPTIONS)
     seen = []
-    again = minimize(oracle(), jnp.zeros(6), steps=30, checkpoint=path, callback=seen.append, **OPTIONS)
+    again = minimize(oracle(), np.zeros(6), steps=30, checkpoint=path, callback=seen.append, engine="host", **OPTIONS)
     assert seen == []
     np.testing.assert_array_equal(first.x, again.x)
 
@@ -59,8 +59,8 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 def test_a_converged_run_is_taken_up_only_by_a_stricter_rule(tmp_path):
     path = tmp_path / "run.thalweg"
     # So badly scaled that much is left after the first run.
-    valley = lambda x: 1 + jnp.sum((A @ (x * jnp.asarray(0.75 ** np.arange(6))) - b) ** 2)
-    run = lambda tol: minimize(valley, jnp.zeros(6), tol=tol, checkpoint=path)
+    valley = lambda x: 1 + jnp.sum((A @ (x * 0.75 ** np.arange(6)) - b) ** 2)
+    run = lambda tol: minimize(valley, np.zeros(6), tol=tol, checkpoint=path, engine="host")
     first, again, further = run(1e-2), run(1e-2), run(1e-6)
     assert first.status is again.status is further.status is Status.CONVERGED
     assert first.steps == again.steps < further.steps
@@ -70,7 +70,7 @@ def test_a_checkpoint_that_cannot_be_written_is_found_out_before_the_run(tmp_pat
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises((OSError, FileFormatError)):
-        minimize(oracle(), jnp.zeros(6), checkpoint=folder, **OPTIONS)
+        minimize(oracle(), np.zeros(6), checkpoint=folder, **OPTIONS)
 
 
 def _power(x, p):
@@ -109,32 +109,33 @@ def test_the_same_function_made_twice_has_one_fingerprint():
 
 def test_another_run_does_not_take_up_the_checkpoint(tmp_path):
     path = tmp_path / "run.thalweg"
-    minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+    minimize(oracle(), np.zeros(6), steps=10, checkpoint=path, engine="host", **OPTIONS)
     with pytest.raises(FileFormatError, match=r"belongs to another run: it has term=L1.* this run has term=Zero"):
-        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "term": None})
+        minimize(oracle(), np.zeros(6), steps=10, checkpoint=path, engine="host", **{**OPTIONS, "term": None})
     with pytest.raises(FileFormatError, match=r"belongs to another run: it has x0="):
-        minimize(oracle(), jnp.ones(6), steps=10, checkpoint=path, **OPTIONS)
+        minimize(oracle(), np.ones(6), steps=10, checkpoint=path, engine="host", **OPTIONS)
     with pytest.raises(FileFormatError, match=r"belongs to another run: it has term=L1"):
-        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "term": L1(0.5)})
+        minimize(oracle(), np.zeros(6), steps=10, checkpoint=path, engine="host", **{**OPTIONS, "term": L1(0.5)})
     other = MiniBatch(lambda x, batch: 0.7 * (batch[0] @ x - batch[1]) ** 2, (A, b), 4, replacement=False)
     with pytest.raises(FileFormatError, match=r"belongs to another run: it has oracle=MiniBatch"):
-        minimize(other, jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+        minimize(other, np.zeros(6), steps=10, checkpoint=path, engine="host", **OPTIONS)
+    options = {**OPTIONS, "key": jax.random.key(6)}
     with pytest.raises(FileFormatError, match="key"):
-        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "key": jax.random.key(6)})
+        minimize(oracle(), np.zeros(6), steps=10, checkpoint=path, engine="host", **options)
 
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
     path = tmp_path / "run.thalweg"
-    minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+    minimize(oracle(), np.zeros(6), steps=10, checkpoint=path, engine="host", **OPTIONS)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(FileFormatError, match="damaged"):
-        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+        minimize(oracle(), np.zeros(6), steps=10, checkpoint=path, engine="host", **OPTIONS)
 
 
 def test_a_missing_folder_is_found_out_before_the_run(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the folder .* does not exist"):
-        minimize(oracle(), jnp.zeros(6), checkpoint=tmp_path / "no" / "run.thalweg", **OPTIONS)
+        minimize(oracle(), np.zeros(6), checkpoint=tmp_path / "no" / "run.thalweg", **OPTIONS)
     with pytest.raises(ValueError, match="every of Checkpoint must be a number of at least 0, found -1"):
         Checkpoint(tmp_path / "run.thalweg", every=-1)
 
@@ -181,8 +182,8 @@ def test_a_run_survives_kill_9(tmp_path, monkeypatch):
     assert kills == 2
     f = importlib.import_module("problem").f
     options = {"term": L1(0.1), "step": 1e-6, "momentum": FISTA(), "stride": 100, "tol": Steps(1e12)}
-    resumed = minimize(f, jnp.zeros(6), steps=steps, checkpoint=path, **options)
-    whole = minimize(f, jnp.zeros(6), steps=steps, **options)
+    resumed = minimize(f, np.zeros(6), steps=steps, checkpoint=path, **options)
+    whole = minimize(f, np.zeros(6), steps=steps, **options)
     assert resumed.steps == whole.steps == steps
     np.testing.assert_array_equal(resumed.x, whole.x)
     np.testing.assert_array_equal(resumed.history["value"], whole.history["value"])

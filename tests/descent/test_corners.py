@@ -26,6 +26,7 @@ from thalweg.descent import (
     Simplex,
     SquaredL2,
     Status,
+    Steps,
     Suffix,
     TotalVariation1D,
     Weighted,
@@ -34,25 +35,27 @@ from thalweg.descent import (
 from thalweg.oracles import Exact, MiniBatch
 from thalweg.runs import Run
 
-SCALES = jnp.array([1.0, 10.0, 100.0])
+SCALES = np.array([1.0, 10.0, 100.0])
 
 
-def bowl(x, scales=SCALES):
-    return 0.5 * jnp.sum(scales * (x - 1) ** 2)
+def bowl(x):
+    return 0.5 * jnp.sum(SCALES * (x - 1) ** 2)
 
 
-slope_of_bowl = jax.jit(jax.grad(bowl))
-
-
-def rosenbrock(x):
-    return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
-
-
-@pytest.mark.parametrize("rate", [0.3, 0.05])
-@pytest.mark.parametrize("make", [optax.adam, optax.rmsprop, lambda rate: optax.sgd(rate / 50, momentum=0.9)])
-def test_an_optax_step_says_converged_of_the_point_it_returns(make, rate):
-    result = minimize(bowl, jnp.full(3, 5.0), step=make(rate), steps=3000, stride=1)
-    slope = float(np.linalg.norm(slope_of_bowl(result.x)))
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(optax.adam(0.3), id="adam-0.3"),
+        pytest.param(optax.adam(0.05), id="adam-0.05"),
+        pytest.param(optax.rmsprop(0.3), id="rmsprop-0.3", marks=pytest.mark.slow),
+        pytest.param(optax.rmsprop(0.05), id="rmsprop-0.05"),
+        pytest.param(optax.sgd(0.006, momentum=0.9), id="momentum-0.006"),
+        pytest.param(optax.sgd(0.001, momentum=0.9), id="momentum-0.001", marks=pytest.mark.slow),
+    ],
+)
+def test_an_optax_step_says_converged_of_the_point_it_returns(step):
+    result = minimize(bowl, np.full(3, 5.0), step=step, steps=3000, stride=1)
+    slope = np.linalg.norm(SCALES * (np.asarray(result.x) - 1))
     np.testing.assert_allclose(slope, result.history["residual"][-1], rtol=1e-3, atol=1e-5)
     if result.status is Status.CONVERGED:
         assert slope < 1e-2
@@ -60,16 +63,15 @@ def test_an_optax_step_says_converged_of_the_point_it_returns(make, rate):
 
 @pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(2), Suffix()])
 def test_an_average_says_converged_of_itself(average):
-    result = minimize(bowl, jnp.full(3, 1e3), average=average, steps=2000)
-    again = minimize(bowl, result.x, steps=2000)
-    gain = result.fun - result.objective(again.x)
-    assert result.status is not Status.CONVERGED or gain <= 1e-4 * max(result.fun, 1e-3)
+    result = minimize(bowl, np.full(3, 1e3), average=average, steps=400, engine="host")
+    # The least value is 0.
+    assert result.status is not Status.CONVERGED or result.fun <= 1e-7
 
 
 @pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(2), Suffix()])
 def test_averages_of_half_precision_do_not_stand_still(average, kind):
-    points = jnp.asarray(np.repeat([1.0, 2.0], [1000, 3000])[:, None], kind)
+    points = np.repeat([1.0, 2.0], [1000, 3000])[:, None].astype(kind)
 
     @jax.jit
     def run(points):
@@ -78,7 +80,7 @@ def test_averages_of_half_precision_do_not_stand_still(average, kind):
 
     found = run(points)
     weights = {PolyakRuppert: np.ones(4000), Weighted: np.arange(1, 4001.0) * np.arange(2, 4002.0)}
-    wanted = np.average(np.asarray(points[:, 0], float), weights=weights.get(type(average), np.arange(4000) >= 1023))
+    wanted = np.average(points[:, 0].astype(float), weights=weights.get(type(average), np.arange(4000) >= 1023))
     assert found.dtype == kind
     assert float(found[0]) == pytest.approx(wanted, rel=float(jnp.finfo(kind).eps))
 
@@ -103,8 +105,8 @@ TERMS = [
 @pytest.mark.parametrize("kind", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("term", TERMS[4:], ids=lambda term: type(term).__name__)
 def test_terms_are_right_in_half_precision(term, kind):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=512), kind)
-    half, single = jnp.asarray(1.0, kind), jnp.asarray(1.0, jnp.float32)
+    x = np.random.default_rng(0).normal(size=512).astype(kind)
+    half, single = np.asarray(1.0, kind), np.float32(1.0)
     found, wanted = jax.jit(lambda x: (term.prox(x, half), term.prox(x.astype(jnp.float32), single)))(x)
     assert found.dtype == kind
     atol = 8 * float(jnp.finfo(kind).eps) * np.abs(np.asarray(x, float)).max()
@@ -114,15 +116,15 @@ def test_terms_are_right_in_half_precision(term, kind):
 def test_prox_refuses_complex_numbers_and_negative_steps_and_stays_traceable():
     for term in TERMS:
         with pytest.raises(TypeError, match="x must be an array of real floating numbers, found the dtype complex"):
-            term.prox(jnp.ones(512, complex), 1.0)
+            term.prox(np.ones(512, complex), 1.0)
         with pytest.raises(ValueError, match=r"step must be a number of at least 0, found -1\.0"):
-            term.prox(jnp.ones(512), -1.0)
+            term.prox(np.ones(512), -1.0)
     together = jax.jit(jax.vmap(lambda x, step: L1(1.0).prox(x, step)))
-    np.testing.assert_allclose(together(jnp.full((2, 3), 3.0), jnp.array([1.0, 2.0])), [[2.0] * 3, [1.0] * 3])
+    np.testing.assert_allclose(together(np.full((2, 3), 3.0), np.array([1.0, 2.0])), [[2.0] * 3, [1.0] * 3])
 
 
 def tree_of(leaves):
-    return {f"w{i}": jnp.linspace(-1, 1, 3 + i % 5) for i in range(leaves)}
+    return {f"w{i}": np.linspace(-1, 1, 3 + i % 5) for i in range(leaves)}
 
 
 def wavy(x):
@@ -136,17 +138,16 @@ def test_a_default_step_traces_the_function_twice():
         calls.append(1)
         return wavy(x)
 
-    minimize(counted, tree_of(2), steps=5)
+    minimize(counted, tree_of(2), steps=5, tol=Steps(5))
     # Once for the gradient, once for the search.
     assert len(calls) == 2
 
 
 def test_many_leaves_are_as_few():
     # More than 16 are joined into one vector.
-    trees = tree_of(17), {"all": jnp.linspace(-1, 1, 5)}
-    many, few = (minimize(wavy, tree, steps=300, engine="host") for tree in trees)
-    assert many.status is few.status is Status.CONVERGED
-    np.testing.assert_allclose(np.tanh(np.concatenate(list(many.x.values()))), 0.3, atol=1e-3)
+    result = minimize(wavy, tree_of(17), step=0.5, momentum=AdaptiveRestart(), steps=300, engine="host")
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(np.tanh(np.concatenate(list(result.x.values()))), 0.3, atol=1e-3)
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_affine_holds_whatever_size_a_search_finds(total, momentum):
     term = Affine(np.ones((1, 100)), [total])
     for target in (0.0, 3.0):
         oracle = Exact(_from, jnp.asarray(target, jnp.float32))
-        start = jnp.zeros(100, jnp.float32)
+        start = np.zeros(100, np.float32)
         result = minimize(oracle, start, term=term, momentum=momentum, steps=200, engine="host")
         assert abs(np.asarray(result.x, float).sum() - total) < 1e-5 * total
         np.testing.assert_allclose(result.x, total / 100, rtol=1e-4)
@@ -174,14 +175,14 @@ def test_affine_holds_whatever_size_a_search_finds(total, momentum):
 
 def test_jit_of_minimize_says_what_to_do_instead():
     with pytest.raises(TypeError, match=r"minimize cannot be traced: .* call it outside, or trace Descent"):
-        jax.jit(lambda x: minimize(bowl, x).x)(jnp.ones(3))
+        jax.jit(lambda x: minimize(bowl, x).x)(np.ones(3))
     with pytest.raises(TypeError, match="minimize cannot be traced"):
-        jax.vmap(lambda a: minimize(Exact(lambda x, a: jnp.sum((x - a) ** 2), a), jnp.ones(3)).x)(jnp.ones((2, 3)))
+        jax.vmap(lambda a: minimize(Exact(lambda x, a: jnp.sum((x - a) ** 2), a), np.ones(3)).x)(np.ones((2, 3)))
     for engine in ("compiled", "host"):
-        captures = lambda a, engine=engine: minimize(lambda x: jnp.sum((x - a) ** 2), jnp.ones(3), engine=engine).x
+        captures = lambda a, engine=engine: minimize(lambda x: jnp.sum((x - a) ** 2), np.ones(3), engine=engine).x
         for transformed in (jax.vmap(captures), jax.jacobian(captures)):
             with pytest.raises(TypeError, match=r"minimize cannot be traced: .* what a function captures"):
-                transformed(jnp.ones(3))
+                transformed(np.ones(3))
 
 
 class _Halved(Monotone):
@@ -194,23 +195,17 @@ class _Halved(Monotone):
 
 def test_the_host_engine_honours_a_search_of_ones_own():
     runs = [
-        minimize(bowl, jnp.zeros(3), step=_Halved(0.01, grow=1.0), steps=3, engine=name)
+        minimize(bowl, np.zeros(3), step=_Halved(0.01, grow=1.0), steps=3, tol=Steps(3), engine=name)
         for name in ("host", "compiled")
     ]
     np.testing.assert_allclose(runs[0].x, runs[1].x, rtol=1e-6)
     np.testing.assert_allclose(runs[0].history["size"], 0.005)
 
 
-def test_rounding_that_stops_a_run_is_no_success():
-    result = minimize(rosenbrock, jnp.array([1000.0, 1000.0], jnp.float32))
-    assert result.fun > 1
-    assert not result.success
-    assert result.status is not Status.STAGNATED or "float32" in result.message
-
-
 def test_a_changed_array_is_noticed_by_a_new_function():
     b = np.ones(2)
-    solve = lambda: minimize(lambda x: jnp.sum((x - b) ** 2), jnp.zeros(2), step=0.5, engine="host").x
+    options = {"step": 0.5, "steps": 2, "tol": Steps(2), "engine": "host"}
+    solve = lambda: minimize(lambda x: jnp.sum((x - b) ** 2), np.zeros(2), **options).x
     np.testing.assert_allclose(solve(), 1.0)
     b[:] = 5.0
     np.testing.assert_allclose(solve(), 5.0)
@@ -222,7 +217,7 @@ NOISY = MiniBatch(lambda x, rows: jnp.sum((x[None] - rows) ** 2, axis=-1), jnp.a
 
 def test_plateau_stops_at_the_same_place_whatever_the_stride():
     run = lambda stride: minimize(
-        NOISY, jnp.full(3, 10.0), step=0.02, steps=30_000, stride=stride, tol=Plateau(), key=jax.random.key(0)
+        NOISY, np.full(3, 10.0), step=0.02, steps=30_000, stride=stride, tol=Plateau(), key=jax.random.key(0)
     )
     ends = {stride: run(stride) for stride in (1, 5, 20, None)}
     assert {result.status for result in ends.values()} == {Status.PLATEAU}
@@ -235,13 +230,13 @@ def test_plateau_stops_at_the_same_place_whatever_the_stride():
 def test_runs_that_belong_together_show_one_bar(capsys):
     with Run("fit", bar=True):
         for start in (1.0, 2.0, 3.0):
-            minimize(bowl, jnp.full(3, start), steps=20)
+            minimize(bowl, np.full(3, start), steps=20, engine="host")
     shown = [line for line in capsys.readouterr().out.splitlines() if "value" in line]
     assert len(shown) == 1
     assert shown[0].startswith("descent 3 ")
-    minimize(bowl, jnp.zeros(3), steps=20, progress=True)
+    minimize(bowl, np.zeros(3), steps=20, engine="host", progress=True)
     assert "descent 2" not in capsys.readouterr().out
 
 
 def test_a_constant_has_nothing_to_gain():
-    assert minimize(lambda x: 1.0, jnp.zeros(2), engine="host").status is Status.CONVERGED
+    assert minimize(lambda x: 1.0, np.zeros(2), engine="host").status is Status.CONVERGED

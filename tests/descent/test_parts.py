@@ -40,24 +40,27 @@ from thalweg.descent import (
     minimize,
 )
 
-CURVATURES = jnp.array([1.0, 10.0, 100.0])
+CURVATURES = np.array([1.0, 10.0, 100.0])
+ONES = np.ones(3)
 
 
 def quadratic(x):
     return 0.5 * jnp.sum(CURVATURES * x**2)
 
 
-gradient_of_quadratic = jax.jit(jax.grad(quadratic))
-
-
 @eqx.filter_jit
 def run_steps(descent, x, steps):
-    """Return the info of each step; methods that differ in their numbers alone share a program."""
-    return jax.lax.scan(descent.update, descent.init(x), jax.random.split(jax.random.key(0), steps))[1]
+    """Return the iterate and the info of each step; methods that differ in their numbers alone share a program."""
+
+    def step(state, key):
+        state, info = descent.update(state, key)
+        return state, (state.x, info)
+
+    return jax.lax.scan(step, descent.init(x), jax.random.split(jax.random.key(0), steps))[1]
 
 
 def sizes(step, steps=6, momentum=None):
-    return np.asarray(run_steps(Descent(quadratic, step=step, momentum=momentum), jnp.ones(3), steps).size)
+    return np.asarray(run_steps(Descent(quadratic, step=step, momentum=momentum), ONES, steps)[1].size)
 
 
 @pytest.mark.parametrize(
@@ -91,32 +94,29 @@ def test_backtracking_finds_its_size_from_any_guess_and_never_grows_where_theory
     assert 0.5 / 100 <= found[-1] <= 2 / 1.0
     ahead = sizes(Backtracking(initial), steps=100, momentum=FISTA())
     assert np.all(np.diff(ahead) <= 0)
-    result = minimize(quadratic, jnp.ones(3), step=Backtracking(initial))
+    result = minimize(quadratic, ONES, step=Backtracking(initial))
     assert result.status is Status.CONVERGED
-    assert float(jnp.linalg.norm(result.x)) < 1e-5
+    assert np.linalg.norm(result.x) < 1e-5
 
 
 def test_backtracking_satisfies_its_inequality_in_a_bregman_geometry():
     cost = np.array([1.0, 0.2, 0.5])
     f = lambda x: x @ cost + 5 * (x**2).sum()
     descent = Descent(f, term=Simplex(), divergence=NegativeEntropy(), step=Backtracking())
-    state = descent.init(jnp.full(3, 1 / 3))
-    update, key = jax.jit(descent.update), jax.random.key(0)
-    for _ in range(10):
-        before = np.asarray(state.x)
-        state, info = update(state, key)
-        x = np.asarray(state.x)
+    start = np.full(3, 1 / 3)
+    points, info = jax.tree.map(np.asarray, run_steps(descent, start, 10))
+    for before, x, size in zip([start, *points[:-1]], points, info.size, strict=True):
         model = f(before) + (cost + 10 * before) @ (x - before)
-        model += np.sum(x * np.log(x / before) - x + before) / float(info.size)
+        model += np.sum(x * np.log(x / before) - x + before) / size
         assert f(x) <= model + 1e-12
 
 
 @pytest.mark.parametrize("initial", [1e-6, 1.0, 1e6])
 def test_monotone_lowers_the_objective_from_any_guess_and_grows_again(initial):
-    term, x = L1(0.5), jnp.array([1.0, -2.0, 3.0])
+    term, x = L1(0.5), np.array([1.0, -2.0, 3.0])
     descent = Descent(quadratic, term=term, step=Monotone(initial, grow=1.5, shrink=0.5))
-    info = run_steps(descent, x, 60)
-    values = np.asarray([quadratic(x) + term.value(x), *info.value])
+    _, info = run_steps(descent, x, 60)
+    values = np.asarray([0.5 * CURVATURES @ x**2 + 0.5 * np.abs(x).sum(), *info.value])
     assert np.all(np.diff(values) <= 1e-12)
     assert values[-1] < 1e-10
     # With 1/L = 0.01 the objective still falls up to 2/L along the stiffest direction, and further once that is flat.
@@ -129,44 +129,36 @@ def test_monotone_lowers_the_objective_from_any_guess_and_grows_again(initial):
 
 
 def test_monotone_counts_what_it_evaluates_and_gives_up_on_nan():
-    result = minimize(quadratic, jnp.ones(3), step=Monotone(1e3), steps=1, stride=1, engine="host")
+    result = minimize(quadratic, ONES, step=Monotone(1e3), steps=1, stride=1, engine="host")
     # One gradient, and one evaluation for every size tried on the way down.
     tried = 1 + np.log2(1e3 / float(result.history["size"][0]))
     assert result.work == pytest.approx(1 + tried)
-    broken = minimize(lambda x: jnp.nan * jnp.sum(x), jnp.ones(3), step=Monotone(), engine="host")
+    broken = minimize(lambda x: jnp.nan * jnp.sum(x), ONES, step=Monotone(), engine="host")
     assert broken.status is Status.DIVERGED
 
 
 @pytest.mark.parametrize("kind", ["long", "short"])
 def test_barzilai_borwein_is_the_secant_formula_and_beats_gradient_descent(kind):
-    xs, gs, descent = [], [], Descent(quadratic, step=BarzilaiBorwein(kind))
-    state = descent.init(jnp.ones(3))
-    update = jax.jit(descent.update)
-    found = []
-    for _ in range(8):
-        xs.append(state.x)
-        gs.append(gradient_of_quadratic(state.x))
-        state, info = update(state, jax.random.key(0))
-        found.append(float(info.size))
+    xs, info = jax.tree.map(np.asarray, run_steps(Descent(quadratic, step=BarzilaiBorwein(kind)), ONES, 60))
+    xs = np.concatenate([ONES[None], xs])
     for k in range(1, 8):
-        s, z = xs[k] - xs[k - 1], gs[k] - gs[k - 1]
+        s, z = xs[k] - xs[k - 1], CURVATURES * (xs[k] - xs[k - 1])
         expected = s @ s / (s @ z) if kind == "long" else s @ z / (z @ z)
-        assert found[k] == pytest.approx(float(expected), rel=1e-10)
-    ours = minimize(quadratic, jnp.ones(3), step=BarzilaiBorwein(kind), tol=1e-10, engine="host")
-    plain = minimize(quadratic, jnp.ones(3), step=2 / 101, tol=1e-10)
-    assert ours.success
-    assert plain.success
-    assert ours.steps < plain.steps / 5
+        assert info.size[k] == pytest.approx(expected, rel=1e-10)
+    plain = (1 - CURVATURES * 2 / 101) ** 300
+    assert info.value[-1] < 0.5 * CURVATURES @ plain**2
 
 
 def test_adaptive_restart_turns_a_sublinear_rate_into_a_linear_one():
-    f = lambda x: 0.5 * jnp.sum(jnp.linspace(1e-3, 1, 50) * x**2)
-    steps = {
-        name: minimize(f, jnp.ones(50), step=1.0, momentum=momentum, tol=1e-9, steps=20_000).steps
-        for name, momentum in {"none": None, "fista": FISTA(), "restart": AdaptiveRestart()}.items()
-    }
-    assert steps["restart"] < steps["fista"] / 2
-    assert steps["restart"] < steps["none"] / 10
+    f = lambda x: 0.5 * jnp.sum(np.linspace(1e-3, 1, 50) * x**2)
+    run = lambda momentum: np.asarray(run_steps(Descent(f, step=1.0, momentum=momentum), np.ones(50), 3000)[1].value)
+    plain, fista, restart = map(run, (None, FISTA(), AdaptiveRestart()))
+    steps = lambda values, least: int(np.argmax(values < least)) if values.min() < least else 3000
+    assert steps(restart, 1e-12) < steps(fista, 1e-12) / 2
+    assert steps(restart, 1e-12) < steps(plain, 1e-12) / 10
+    # Six further digits take as long as six of the first twelve did.
+    assert steps(restart, 1e-18) < 1.5 * steps(restart, 1e-12)
+    assert steps(fista, 1e-18) > 3 * steps(fista, 1e-12)
 
 
 @pytest.mark.parametrize("momentum", [HeavyBall(0.5), Nesterov(), FISTA(), AdaptiveRestart(Nesterov(0.9))])
@@ -185,9 +177,9 @@ def averaged():
         states = {name: average.update(x, states[name]) for name, average in averages.items()}
         return states, {name: average.solution(x, states[name])[0] for name, average in averages.items()}
 
-    start = {name: average.init(jnp.zeros(1)) for name, average in averages.items()}
+    start = lambda: {name: average.init(jnp.zeros(1)) for name, average in averages.items()}
     numbers = np.arange(1.0, 51.0)[:, None]
-    return jax.tree.map(np.asarray, jax.jit(lambda start: jax.lax.scan(feed, start, numbers))(start)[1])
+    return jax.tree.map(np.asarray, jax.jit(lambda: jax.lax.scan(feed, start(), numbers))()[1])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 31, 50])
@@ -207,8 +199,7 @@ def test_averages_are_the_stated_means(averaged, count):
 
 @pytest.mark.parametrize("average", [PolyakRuppert(), PolyakRuppert(start=True), Weighted(), Suffix()])
 def test_an_average_of_nothing_is_the_start(average):
-    x = jnp.array([2.0])
-    assert float(average.solution(x, average.init(x))[0]) == 2.0
+    assert float(jax.jit(lambda x: average.solution(x, average.init(x)))(np.array([2.0]))[0]) == 2.0
 
 
 def run_rule(rule, residuals=None, values=None, work=None, seconds=None, steps=None, dtype=float):
@@ -223,10 +214,13 @@ def run_rule(rule, residuals=None, values=None, work=None, seconds=None, steps=N
         pick(work, np.zeros(count)),
         pick(seconds, np.zeros(count)),
     ]
-    # Few lengths, so that few programs serve all: what comes after the records is not looked at.
-    length = next(length for length in (8, 400, 3000) if length >= count)
-    padded = [jnp.asarray(np.pad(column, (0, length - count), mode="edge")) for column in columns]
-    codes = np.asarray(all_codes(rule, Record(*padded)))[:count]
+    if count <= 8:
+        codes = codes_on_host(rule, columns)
+    else:
+        # Few lengths, so that few programs serve all: what comes after the records is not looked at.
+        length = 400 if count <= 400 else 3000
+        padded = [np.pad(column, (0, length - count), mode="edge") for column in columns]
+        codes = np.asarray(all_codes(rule, Record(*padded)))[:count]
     stopped = np.flatnonzero(codes)
     return (int(stopped[0]), Status(int(codes[stopped[0]]))) if stopped.size else None
 
@@ -236,6 +230,17 @@ def all_codes(rule, records):
     """What a rule says at each record."""
     state = trees.strongly_typed(rule.init())
     return jax.lax.scan(lambda state, record: rule.update(state, record), state, records)[1]
+
+
+def codes_on_host(rule, columns):
+    """What a rule says at each record, in NumPy, as the host engine asks it."""
+    rule = jax.tree.map(np.asarray, rule)
+    state, codes = rule.init(), []
+    with np.errstate(all="ignore"):
+        for numbers in zip(*columns, strict=True):
+            state, code = rule.update(jax.tree.map(np.asarray, state), Record(*map(np.asarray, numbers)))
+            codes.append(int(code))
+    return codes
 
 
 def test_tolerance_absolute_and_where_nothing_is_known():
@@ -383,25 +388,25 @@ def test_parameters_are_leaves_so_that_a_change_compiles_nothing():
 def test_backtracking_does_not_collapse_in_rounding():
     """f falls to 0, so that rounding relative to f itself would fail the test at every size."""
     rng = np.random.default_rng(0)
-    X = jnp.asarray(rng.normal(size=(50, 200)), jnp.float32)
-    y = X @ jnp.asarray(rng.normal(size=200) * (rng.uniform(size=200) < 0.05), jnp.float32)
+    X = rng.normal(size=(50, 200)).astype(np.float32)
+    y = X @ (rng.normal(size=200) * (rng.uniform(size=200) < 0.05)).astype(np.float32)
     f = lambda w: 0.5 * jnp.sum((X @ w - y) ** 2)
-    start = jnp.zeros(200, jnp.float32)
+    start = np.zeros(200, np.float32)
     result = minimize(f, start, term=L1(0.01), momentum=FISTA(), tol=1e-5, steps=5000)
     assert result.status is not Status.DIVERGED
-    assert result.history["size"][-1] > 0.1 / float(jnp.linalg.norm(X, 2) ** 2)
+    assert result.history["size"][-1] > 0.1 / np.linalg.norm(X, 2) ** 2
 
 
 def test_backtracking_where_the_function_is_nan_diverges_instead_of_standing_still():
-    result = minimize(lambda x: jnp.sum(x**2) - jnp.sum(jnp.log(x)), -jnp.ones(2), engine="host")
+    result = minimize(lambda x: jnp.sum(x**2) - jnp.sum(jnp.log(x)), -np.ones(2), engine="host")
     assert result.status is Status.DIVERGED
-    np.testing.assert_array_equal(result.x, -jnp.ones(2))
+    np.testing.assert_array_equal(result.x, -np.ones(2))
 
 
 def test_a_step_lost_to_rounding_is_not_convergence():
-    result = minimize(quadratic, jnp.ones(3), step=1e-17, steps=50, engine="host")
+    result = minimize(quadratic, ONES, step=1e-17, steps=50, engine="host")
     assert result.status is Status.STEPS_SPENT
-    half = minimize(lambda x: jnp.sum(x**2) / 2, jnp.full(3, 0.01, jnp.float16), step=0.01, steps=5, engine="host")
+    half = minimize(lambda x: jnp.sum(x**2) / 2, np.full(3, 0.01, np.float16), step=0.01, steps=5, engine="host")
     assert half.status is Status.STEPS_SPENT
 
 
@@ -410,10 +415,11 @@ def test_schedules_that_are_none_are_refused_and_negative_ones_end_the_run():
         Descent(quadratic, step=optax.adam)
     with pytest.raises(TypeError, match="step must be a schedule count -> size; it returned"):
         Descent(quadratic, step=lambda k: jnp.ones(3))
-    climbing = minimize(quadratic, jnp.ones(3), step=lambda k: -0.01, steps=20, engine="host")
+    climbing = minimize(quadratic, ONES, step=lambda k: -0.01, steps=20, engine="host")
     assert climbing.status is Status.DIVERGED
     with jax.numpy_dtype_promotion("standard"):  # Optax divides counts by counts
-        warmed = minimize(quadratic, jnp.ones(3), step=optax.linear_schedule(0.0, 0.01, 10), steps=5000)
+        schedule = optax.linear_schedule(0.0, 0.01, 10)
+        warmed = minimize(quadratic, ONES, step=schedule, tol=1e-2, engine="host")
     assert warmed.status is Status.CONVERGED
 
 

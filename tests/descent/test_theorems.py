@@ -41,9 +41,9 @@ def trajectory(descent, x, steps):
 
 
 LOW, HIGH = 0.5, 40.0
-CURVATURES = jnp.linspace(LOW, HIGH, 30)
+CURVATURES = np.linspace(LOW, HIGH, 30)
 KAPPA = HIGH / LOW
-START = jnp.ones(30)
+START = np.ones(30)
 
 
 def quadratic(x):
@@ -86,13 +86,14 @@ def hardest(dimension):
 @pytest.mark.parametrize("momentum", [Nesterov(), FISTA()])
 def test_accelerated_bound_on_the_hardest_smooth_function(momentum):
     f, solution = hardest(100)
-    best, distance = float(f(solution)), float(np.sum(solution**2))
+    # Half of the linear part, since the gradient vanishes there.
+    best, distance = -solution[0] / 2, float(np.sum(solution**2))
     k = np.arange(1, 501)
     bound = 2 * 4 * distance / (k + 1) ** 2
-    _, info = trajectory(Descent(f, step=1 / 4, momentum=momentum), jnp.zeros(100), 500)
+    _, info = trajectory(Descent(f, step=1 / 4, momentum=momentum), np.zeros(100), 500)
     assert np.all(info.value - best <= bound)
     # The bound tells methods apart: gradient descent breaks it.
-    _, plain = trajectory(Descent(f, step=1 / 4), jnp.zeros(100), 500)
+    _, plain = trajectory(Descent(f, step=1 / 4), np.zeros(100), 500)
     assert np.any(plain.value - best > bound)
 
 
@@ -104,7 +105,7 @@ def lasso():
     bound = float(np.linalg.norm(A, 2) ** 2)
     f = lambda x: 0.5 * jnp.sum((A @ x - b) ** 2)
     descent = Descent(f, term=L1(3.0), step=1 / bound, momentum=AdaptiveRestart())
-    xs, _ = trajectory(descent, jnp.zeros(100), 3000)
+    xs, _ = trajectory(descent, np.zeros(100), 3000)
     x = xs[-1]
     # The optimality conditions certify the reference, independently of the method.
     slope = A.T @ (b - A @ x)
@@ -115,14 +116,14 @@ def lasso():
 
 def test_fista_keeps_the_rate_with_a_prox(lasso):
     f, bound, solution, best = lasso
-    _, info = trajectory(Descent(f, term=L1(3.0), step=1 / bound, momentum=FISTA()), jnp.zeros(100), 400)
+    _, info = trajectory(Descent(f, term=L1(3.0), step=1 / bound, momentum=FISTA()), np.zeros(100), 400)
     k = np.arange(1, 401)
     assert np.all(info.value - best <= 2 * bound * np.sum(solution**2) / (k + 1) ** 2 + 1e-10)
 
 
 def test_proximal_gradient_bound(lasso):
     f, bound, solution, best = lasso
-    _, info = trajectory(Descent(f, term=L1(3.0), step=1 / bound), jnp.zeros(100), 400)
+    _, info = trajectory(Descent(f, term=L1(3.0), step=1 / bound), np.zeros(100), 400)
     k = np.arange(1, 401)
     assert np.all(info.value - best <= bound * np.sum(solution**2) / (2 * k) + 1e-10)
     assert np.all(np.diff(info.value) <= 1e-12)
@@ -152,10 +153,10 @@ def absolute_deviations():
 
         def gap(key):
             step = lambda k, state: descent.update(state, jax.random.fold_in(key, k))[0]
-            state = jax.lax.fori_loop(0, steps, step, descent.init(jnp.zeros(d)))
+            state = jax.lax.fori_loop(0, steps, step, descent.init(np.zeros(d)))
             return oracle.value(descent.solution(state)) - program.fun
 
-        return jnp.mean(jax.vmap(gap)(jax.random.split(jax.random.key(0), 200)))
+        return jnp.mean(jax.vmap(gap)(jax.random.split(jax.random.key(0), 50)))
 
     return mean_gap, C, G
 
@@ -182,7 +183,7 @@ def test_svrg_converges_linearly_where_sgd_stalls():
     oracle = MiniBatch(losses, (a, b), batch_size=1)
     hessian = a.T @ a / n + ridge * np.eye(d)
     solution = np.linalg.solve(hessian, a.T @ b / n)
-    best = float(oracle.value(jnp.asarray(solution)))
+    best = np.mean((a @ solution - b) ** 2) / 2 + ridge / 2 * solution @ solution
     L = float(np.max(np.sum(a**2, axis=1))) + ridge
     mu = float(np.linalg.eigvalsh(hessian)[0])
     eta = 0.1 / L
@@ -198,12 +199,12 @@ def test_svrg_converges_linearly_where_sgd_stalls():
         return state, oracle.value(state.x) - best
 
     def one_run(key):
-        start = descent.init(jnp.zeros(d))
+        start = descent.init(np.zeros(d))
         _, gaps = jax.lax.scan(outer, start, jax.random.split(key, 12))
-        last, _ = jax.lax.scan(sgd.update, sgd.init(jnp.zeros(d)), jax.random.split(key, 4000))
+        last, _ = jax.lax.scan(sgd.update, sgd.init(np.zeros(d)), jax.random.split(key, 2000))
         return gaps, oracle.value(last.x) - best
 
-    gaps, stalled = map(np.asarray, jax.jit(jax.vmap(one_run))(jax.random.split(jax.random.key(1), 20)))
+    gaps, stalled = map(np.asarray, jax.jit(jax.vmap(one_run))(jax.random.split(jax.random.key(1), 10)))
     mean = np.mean(gaps, axis=0)
     first = np.mean(b**2) / 2 - best
     assert np.all(mean <= first * rho ** np.arange(1.0, 13.0))
@@ -261,7 +262,7 @@ def test_the_subgradient_method_converges_as_one_over_the_root_of_k():
     distance = float(np.linalg.norm(solution))
     largest = lambda x: jnp.max(jnp.abs(a @ x - b))
     for steps in (100, 400, 1600):
-        _, info = trajectory(Descent(largest, step=distance / np.sqrt(steps)), jnp.zeros(30), 1600)
+        _, info = trajectory(Descent(largest, step=distance / np.sqrt(steps)), np.zeros(30), 1600)
         best = float(np.min(info.value[:steps]))
         assert best <= distance / np.sqrt(steps)
         assert best >= 0.01 * distance / np.sqrt(steps)

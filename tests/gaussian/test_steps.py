@@ -19,15 +19,21 @@ D = 3
 
 
 # Compiled once for all tests with the same shapes.
+admissible = jax.jit(
+    lambda divergence, term, centre, gradient, beta: divergence.admissible(centre, gradient, beta, term)
+)
 take = jax.jit(lambda divergence, term, centre, gradient, size: divergence.step(centre, gradient, size, term))
 full = jax.jit(lambda oracle, x: oracle.full(x))
 value = jax.jit(lambda oracle, x: oracle.value(x))
-from_sites = jax.jit(Implicit.from_sites)
 
 
 def gaussian(mean, covariance):
     """What Full.from_moments makes, by NumPy."""
-    return Full(*(jnp.asarray(part) for part in (mean, covariance, np.linalg.inv(covariance))))
+    return Full(mean, covariance, np.linalg.inv(covariance))
+
+
+def host(tree):
+    return jax.tree.map(np.asarray, tree)
 
 
 def random_covariance(rng, d):
@@ -40,13 +46,13 @@ def random_full(rng, d):
 
 
 def random_diagonal(rng, d):
-    return Diagonal.from_moments(jnp.asarray(rng.normal(size=d)), jnp.asarray(rng.uniform(0.3, 2, size=d)))
+    return Diagonal.from_moments(rng.normal(size=d), rng.uniform(0.3, 2, size=d))
 
 
 def random_implicit(rng, covariance):
     n = len(covariance)
     weights, sites = rng.normal(size=n), rng.uniform(0, 2, size=n)
-    return from_sites(jnp.asarray(covariance), jnp.asarray(weights), jnp.asarray(sites))
+    return Implicit.from_sites(covariance, weights, sites)
 
 
 def dense(implicit, covariance):
@@ -78,7 +84,7 @@ def iteration(flat, squares, alpha, Gamma, centre, prior, beta, prior_weight):
     return linear + prior_weight * kl(m, V, *prior) + kl(m, V, *centre) / beta
 
 
-VALUE_AND_GRADIENT = jax.jit(jax.value_and_grad(iteration))
+VALUE_AND_GRADIENT, MOMENTS = jax.jit(jax.value_and_grad(iteration)), jax.jit(from_flat)
 
 
 def brute_force(coordinates, alpha, Gamma, centre, prior, beta, prior_weight=1.0):
@@ -87,8 +93,7 @@ def brute_force(coordinates, alpha, Gamma, centre, prior, beta, prior_weight=1.0
     start = np.zeros(D + D * (D + 1) // 2)
     result = scipy_minimize(VALUE_AND_GRADIENT, start, args=args, jac=True, method="BFGS", options={"gtol": 1e-9})
     assert np.linalg.norm(result.jac) < 1e-6
-    flat = result.x
-    return from_flat(flat)
+    return host(MOMENTS(result.x))
 
 
 @pytest.mark.parametrize("coordinates", COORDINATES)
@@ -98,8 +103,8 @@ def test_the_full_step_minimises_the_iteration(coordinates, seed, beta):
     centre, prior = random_full(rng, D), random_full(rng, D)
     alpha, low_rank = rng.normal(size=D), rng.normal(size=(D, 2))
     Gamma = low_rank @ low_rank.T - 0.5 * np.asarray(prior.precision)  # not positive semi-definite
-    gradient = Full(jnp.asarray(alpha), jnp.asarray(Gamma / 2), jnp.zeros((D, D)))
-    step = take(GaussianKL(coordinates), KLToNormal(prior), centre, gradient, beta)
+    gradient = Full(alpha, Gamma / 2, np.zeros((D, D)))
+    step = host(take(GaussianKL(coordinates), KLToNormal(prior), centre, gradient, beta))
     m, V = brute_force(coordinates, alpha, Gamma, centre[:2], prior[:2], beta)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
     np.testing.assert_allclose(step.covariance, V, atol=1e-6)
@@ -112,9 +117,9 @@ def test_the_diagonal_step_minimises_the_iteration(coordinates, seed, beta):
     rng = np.random.default_rng(seed)
     centre, prior = random_diagonal(rng, D), random_diagonal(rng, D)
     alpha, gamma = rng.normal(size=D), rng.uniform(-0.3, 2, size=D)
-    gradient = Diagonal(jnp.asarray(alpha), jnp.asarray(gamma / 2), jnp.zeros(D))
-    step = take(GaussianKL(coordinates), KLToNormal(prior), centre, gradient, beta)
-    spread = lambda q: (q.mean, jnp.diag(q.variance))
+    gradient = Diagonal(alpha, gamma / 2, np.zeros(D))
+    step = host(take(GaussianKL(coordinates), KLToNormal(prior), centre, gradient, beta))
+    spread = lambda q: (q.mean, np.diag(q.variance))
     # Nothing couples the entries: the best of all covariances is diagonal.
     m, V = brute_force(coordinates, alpha, np.diag(gamma), spread(centre), spread(prior), beta)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
@@ -128,8 +133,8 @@ def test_the_implicit_step_minimises_the_iteration_over_all_covariances(coordina
     K = random_covariance(rng, D)
     centre = random_implicit(rng, K)
     alpha, gamma = rng.normal(size=D), rng.uniform(0, 2, size=D)
-    gradient = jax.tree.map(jnp.zeros_like, centre)._replace(mean=jnp.asarray(alpha), variance=jnp.asarray(gamma / 2))
-    step = take(GaussianKL(coordinates), KLToProcess(jnp.asarray(K)), centre, gradient, beta)
+    gradient = jax.tree.map(np.zeros_like, centre)._replace(mean=alpha, variance=gamma / 2)
+    step = host(take(GaussianKL(coordinates), KLToProcess(K), centre, gradient, beta))
     m, V = brute_force(coordinates, alpha, np.diag(gamma), dense(centre, K)[:2], (np.zeros(D), K), beta)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
     np.testing.assert_allclose(dense(step, K).covariance, V, atol=1e-6)
@@ -142,9 +147,9 @@ def test_without_a_term_the_step_minimises_the_iteration_too(coordinates, beta):
     centre = random_full(rng, D)
     alpha, Gamma = rng.normal(size=D), rng.normal(size=(D, D))
     Gamma = Gamma + Gamma.T
-    gradient = Full(jnp.asarray(alpha), jnp.asarray(Gamma / 2), jnp.zeros((D, D)))
+    gradient = Full(alpha, Gamma / 2, np.zeros((D, D)))
     divergence = GaussianKL(coordinates)
-    size = divergence.admissible(centre, gradient, jnp.asarray(beta), Zero())
+    size = float(admissible(divergence, Zero(), centre, gradient, beta))
     step = take(divergence, Zero(), centre, gradient, size)
     m, V = brute_force(coordinates, alpha, Gamma, centre[:2], centre[:2], size, prior_weight=0.0)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
@@ -156,11 +161,11 @@ def test_the_implicit_form_is_the_dense_one(coordinates):
     rng = np.random.default_rng(8)
     n, beta = 12, 0.7
     K = random_covariance(rng, n)
-    y = jnp.asarray(rng.integers(0, 2, size=n))
-    divergence, process = GaussianKL(coordinates), KLToProcess(jnp.asarray(K))
+    y = rng.integers(0, 2, size=n)
+    divergence, process = GaussianKL(coordinates), KLToProcess(jax.device_put(K))
     normal = KLToNormal(gaussian(np.zeros(n), K))
     thin = Descent(ExpectedLikelihood(BernoulliLogit(), y), term=process, divergence=divergence, step=beta)
-    thick = Descent(ExpectedLikelihood(BernoulliLogit(), y, jnp.eye(n)), term=normal, divergence=divergence, step=beta)
+    thick = Descent(ExpectedLikelihood(BernoulliLogit(), y, np.eye(n)), term=normal, divergence=divergence, step=beta)
     start = random_implicit(rng, K)
     states = thin.init(start), thick.init(dense(start, K))
 
@@ -169,10 +174,10 @@ def test_the_implicit_form_is_the_dense_one(coordinates):
         """Both forms a step further, and what must be equal there."""
         following = thin.update(states[0], jax.random.key(0))[0], thick.update(states[1], jax.random.key(0))[0]
         (x, full), (last, last_full) = ((state[0].x, state[1].x) for state in (following, states))
-        of_prior = jnp.linalg.slogdet(jnp.asarray(K) @ full.precision)[1]
+        of_prior = jnp.linalg.slogdet(K @ full.precision)[1]
         return following, [
             (x.mean, full.mean),
-            (jnp.asarray(K) @ x.weights, full.mean),
+            (K @ x.weights, full.mean),
             (x.variance, jnp.diagonal(full.covariance)),
             (x.log_determinant, of_prior),
             (x.kl_to_prior(), full.kl(normal.prior)),
@@ -230,11 +235,11 @@ def test_on_gaussian_noise_one_long_mean_step_is_the_exact_posterior_from_anywhe
     m, V = exact_regression(K, y, noise)
     oracle = ExpectedLikelihood(GaussianNoise(noise), y)
     start = random_implicit(rng, K)
-    step = take(GaussianKL(), KLToProcess(jnp.asarray(K)), start, full(oracle, start).gradient, 1e12)
+    step = host(take(GaussianKL(), KLToProcess(K), start, full(oracle, start).gradient, 1e12))
     np.testing.assert_allclose(step.mean, m, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(step.variance, np.diag(V), rtol=1e-9)
     # −ELBO is then −log p(y), the marginal likelihood.
-    bound = value(oracle, step) + step.kl_to_prior()
+    bound = float(value(oracle, step)) + step.kl_to_prior()
     covariance = K + noise * np.eye(n)
     evidence = -(y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
     np.testing.assert_allclose(bound, -evidence, rtol=1e-10)
@@ -248,8 +253,8 @@ def test_on_gaussian_noise_a_long_moments_step_tends_to_minus_K_alpha(seed):
     oracle = ExpectedLikelihood(GaussianNoise(noise), y)
     start = random_implicit(rng, K)
     gradient = full(oracle, start).gradient
-    step = take(GaussianKL("moments"), KLToProcess(jnp.asarray(K)), start, gradient, 1e12)
-    alpha = (np.asarray(start.mean) - y) / noise
+    step = host(take(GaussianKL("moments"), KLToProcess(K), start, gradient, 1e12))
+    alpha = (start.mean - y) / noise
     np.testing.assert_allclose(step.mean, -K @ alpha, rtol=1e-9, atol=1e-9)
     m, V = exact_regression(K, y, noise)
     np.testing.assert_allclose(step.variance, np.diag(V), rtol=1e-9)
@@ -262,7 +267,7 @@ def test_in_weights_one_long_mean_step_is_bayesian_linear_regression():
     prior, start = random_full(rng, D), random_full(rng, D)
     oracle = ExpectedLikelihood(GaussianNoise(noise), y, X)
     step = take(GaussianKL(), KLToNormal(prior), start, full(oracle, start).gradient, 1e12)
-    precision = np.asarray(prior.precision) + X.T @ X / noise
+    precision = prior.precision + X.T @ X / noise
     mean = np.linalg.solve(precision, prior.precision @ prior.mean + X.T @ y / noise)
     np.testing.assert_allclose(step.mean, mean, rtol=1e-9)
     np.testing.assert_allclose(step.precision, precision, rtol=1e-9, atol=1e-10)
@@ -274,8 +279,8 @@ def test_a_linear_model_is_the_same_in_weights_and_in_examples(coordinates, n):
     rng = np.random.default_rng(11)
     d = 7
     X, S = rng.normal(size=(n, d)), random_covariance(rng, d)
-    y = jnp.asarray(rng.integers(0, 2, size=n))
-    prior, K = gaussian(np.zeros(d), S), jnp.asarray(X @ S @ X.T)
+    y = rng.integers(0, 2, size=n)
+    prior, K = gaussian(np.zeros(d), S), jax.device_put(X @ S @ X.T)
     divergence = GaussianKL(coordinates)
     weights = Descent(
         ExpectedLikelihood(BernoulliLogit(), y, X), term=KLToNormal(prior), divergence=divergence, step=0.4
@@ -287,11 +292,11 @@ def test_a_linear_model_is_the_same_in_weights_and_in_examples(coordinates, n):
     def ahead(states):
         following = weights.update(states[0], jax.random.key(0))[0], examples.update(states[1], jax.random.key(0))[0]
         w, z = following[0].x, following[1].x
-        of_examples = w.marginals(jnp.asarray(X))
+        of_examples = w.marginals(X)
         return following, [
             (z.mean, of_examples.mean),
             (z.variance, of_examples.variance),
-            (jnp.asarray(S @ X.T) @ z.weights, w.mean),
+            ((S @ X.T) @ z.weights, w.mean),
             (examples.objective(z), weights.objective(w)),
         ]
 

@@ -5,6 +5,7 @@ have within what its own error bar says.
 """
 
 import warnings
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +27,17 @@ LOG = np.linalg.slogdet(A)[1]
 INVERSE = np.trace(np.linalg.inv(A))
 EIGENVALUES = np.linalg.eigvalsh(A)
 SINGULAR = np.linalg.svd(X, compute_uv=False)
-PLAN = sp.plan("log", A, KEY, probes=4)
 SPARSE = scipy.sparse.csr_matrix(A)
-PAIRS = BCOO.fromdense(jnp.asarray(A))
+PAIRS = BCOO((jnp.asarray(A.ravel()), jnp.asarray(np.argwhere(A))), shape=A.shape)
 SPD = (ValueError, "A must be positive definite")
 STOCHASTIC = {"method": "stochastic", "probes": 4}
+
+
+@cache
+def plan():
+    """A plan, which is not made while tests are collected."""
+    with jax.enable_x64(True):
+        return sp.plan("log", A, KEY, probes=4)
 
 
 class Frame:
@@ -300,17 +307,17 @@ OPTIONS = [
     ("plan True", lambda: sp.logdet(A, KEY, plan=True), (TypeError, "plan must be a Plan, found True")),
     (
         "plan of another sum",
-        lambda: sp.trace_inverse(A, KEY, plan=PLAN),
+        lambda: sp.trace_inverse(A, KEY, plan=plan()),
         (ValueError, "plan was made for another function"),
     ),
     (
         "plan of another size",
-        lambda: sp.logdet(np.eye(3), KEY, plan=PLAN),
+        lambda: sp.logdet(np.eye(3), KEY, plan=plan()),
         (ValueError, "dimension 8, found dimension 3"),
     ),
-    ("plan and probes", lambda: sp.logdet(A, KEY, plan=PLAN, probes=4), (ValueError, "probes belongs to the plan")),
-    ("plan and exact", lambda: sp.logdet(A, KEY, plan=PLAN, method="exact"), (ValueError, "makes no use of a plan")),
-    ("plan of another matrix", lambda: sp.logdet(50 * A, KEY, plan=PLAN), (ValueError, "eigenvalue lies above")),
+    ("plan and probes", lambda: sp.logdet(A, KEY, plan=plan(), probes=4), (ValueError, "probes belongs to the plan")),
+    ("plan and exact", lambda: sp.logdet(A, KEY, plan=plan(), method="exact"), (ValueError, "makes no use of a plan")),
+    ("plan of another matrix", lambda: sp.logdet(50 * A, KEY, plan=plan()), (ValueError, "eigenvalue lies above")),
     (
         "plan within jit",
         lambda: jax.jit(lambda a: sp.plan("log", a, KEY).lower)(A),
@@ -421,8 +428,8 @@ PARTS = [
         lambda: sp.as_operator(jnp.eye(2)) + sp.as_operator(jnp.eye(3)),
         (ValueError, "one shape, found"),
     ),
-    ("an estimate's key", lambda: PLAN.estimate(A, 3), (TypeError, "key must be .*found 3")),
-    ("an estimate of a word", lambda: PLAN.estimate("A", KEY), (TypeError, "A must be .*found str")),
+    ("an estimate's key", lambda: plan().estimate(A, 3), (TypeError, "key must be .*found 3")),
+    ("an estimate of a word", lambda: plan().estimate("A", KEY), (TypeError, "A must be .*found str")),
 ]
 
 CASES = [("logdet", *case) for case in LOGDET]

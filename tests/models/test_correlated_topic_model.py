@@ -137,7 +137,9 @@ def test_a_stream_of_few_documents_begins_again_when_it_has_more(corpus, tmp_pat
 
 def test_covariates_change_prevalence():
     X, topics, _, covariate = drawn(3, effect=0.7)
-    model = CorrelatedTopicModel(TOPICS, draws=50, random_state=0).fit(X, covariates=10 * covariate)
+    model = CorrelatedTopicModel(TOPICS, max_iter=9, tol=0.01, draws=50, random_state=0).fit(
+        X, covariates=10 * covariate
+    )
     order, _ = matched(model.components_, topics)
     effects = model.effects()
     np.testing.assert_allclose(effects.means[order], [0.07, -0.07, 0.0], atol=5 * effects.deviations.max())

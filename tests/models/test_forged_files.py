@@ -17,13 +17,13 @@ from thalweg.errors import FileFormatError
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2))
 LABELS, COUNTS = (X[:, 0] > 0).astype(int), RNG.poisson(np.exp(X[:, 0]))
-WRITTEN = np.round(np.abs(3 * X)) + 1
+WRITTEN = RNG.poisson(1.0, size=(40, 6)) + 1
 PAIRS = np.column_stack(np.divmod(np.arange(40), 8))
 EACH = 40
 """Forgeries of each estimator."""
 ESTIMATORS = {
-    "KernelClassifier": lambda: thalweg.KernelClassifier(random_state=0).fit(X, LABELS),
-    "KernelRegressor": lambda: thalweg.KernelRegressor(random_state=0).fit(X, np.sin(X)),
+    "KernelClassifier": lambda: thalweg.KernelClassifier("gaussian", alpha=0.1, random_state=0).fit(X, LABELS),
+    "KernelRegressor": lambda: thalweg.KernelRegressor("gaussian", alpha=0.1, random_state=0).fit(X, np.sin(X)),
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
     "GPRegressor": lambda: thalweg.GPRegressor("rbf", noise=0.1, learn=False).fit(X, np.sin(X[:, 0])),
     "MatrixCompletion": lambda: thalweg.MatrixCompletion(2, tol=1.0, random_state=0).fit(PAIRS, X[:, 0]),

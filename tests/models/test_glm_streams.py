@@ -45,7 +45,7 @@ def test_rows_after_a_fit_make_a_rare_label_no_more_frequent():
 
 def test_the_dispersion_is_that_of_all_rows_remembered():
     X, y = counts(np.random.default_rng(0), 240, shape=1.5)
-    found, whole = NegativeBinomialGLM(), NegativeBinomialGLM().fit(X, y)
+    found, whole = NegativeBinomialGLM(prior_scale=1.0), NegativeBinomialGLM(prior_scale=1.0).fit(X, y)
     found.partial_fit(X[:5], y[:5]).partial_fit(X[5:], y[5:])
     assert found.dispersion_ == pytest.approx(whole.dispersion_, rel=1e-3)
     assert found.coef_sd_ == pytest.approx(whole.coef_sd_, rel=1e-3)
@@ -55,9 +55,9 @@ def test_a_sorted_stream_is_warned_of_once_its_first_rows_are_forgotten():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(4400, 2)), np.repeat([0, 1], 2200)
     with pytest.warns(UserWarning, match=r"BernoulliGLM: the targets of this batch are \d+ standard errors from"):
-        stream(BernoulliGLM(), X, y, 1100, classes=[0, 1])
+        stream(BernoulliGLM(1.0), X, y, 1100, classes=[0, 1])
     order = rng.permutation(4400)
-    stream(BernoulliGLM(), X, y[order], 1100)  # a warning would be an error
+    stream(BernoulliGLM(1.0), X, y[order], 1100)  # a warning would be an error
 
 
 def test_counts_that_vary_too_much_are_warned_of():

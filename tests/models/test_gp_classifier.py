@@ -159,11 +159,20 @@ def test_bad_data_are_refused(moons):
 
 # Without learning, for time. Weighted and repeated rows take the same steps, to fifteen digits, as long as rounding has
 # no say in their lengths, which it has from 1e-7 on.
-CHECKS = list(estimator_checks_generator(GPClassifier(learn=False, jitter=0.0, tol=1e-5)))
+TOLERANCES = {
+    "check_sample_weight_equivalence_on_dense_data": 1e-5,
+    "check_sample_weight_equivalence_on_sparse_data": 1e-5,
+}
+CHECKS = list(estimator_checks_generator(GPClassifier(learn=False, jitter=0.0)))
 
 
 @pytest.mark.parametrize(
-    ("estimator", "check"), CHECKS, ids=lambda part: getattr(getattr(part, "func", None), "__name__", "gp")
+    ("estimator", "check"),
+    [
+        (clone(estimator).set_params(tol=TOLERANCES.get(check.func.__name__, 0.01)), check)
+        for estimator, check in CHECKS
+    ],
+    ids=lambda part: getattr(getattr(part, "func", None), "__name__", "gp"),
 )
 def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():

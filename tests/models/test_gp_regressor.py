@@ -64,18 +64,18 @@ def test_three_ways_come_to_one_model():
 def test_units_and_offsets_do_not_matter(model):
     units, offset = np.array([1e-6, 1e7]), np.array([1e3, -1e8])
     raw = GPRegressor(random_state=0).fit(X * units + offset, 1e9 + 1e4 * Y)
-    mean, std = raw.predict(NEW * units + offset, return_std=True)
-    expected, spread = model.predict(NEW, return_std=True)
+    mean, std = raw.predict(NEW[:50] * units + offset, return_std=True)
+    expected, spread = model.predict(NEW[:50], return_std=True)
     np.testing.assert_allclose((mean - 1e9) / 1e4, expected, atol=1e-2)
     np.testing.assert_allclose(std / 1e4, spread, rtol=2e-2)
 
 
-@pytest.mark.parametrize("place", [0, 2])
-def test_a_constant_column_changes_nothing(model, place):
+def test_constant_columns_change_nothing(model):
     """Not even the random numbers that parameters are drawn with."""
-    wide = lambda rows: np.insert(rows, place, 7.0, axis=1)
+    wide = lambda rows: np.insert(rows, [0, 2], 7.0, axis=1)
     other = GPRegressor(random_state=0).fit(wide(X), Y)
-    for one, two in zip(model.predict(NEW, return_std=True), other.predict(wide(NEW), return_std=True), strict=True):
+    new = NEW[:50]
+    for one, two in zip(model.predict(new, return_std=True), other.predict(wide(new), return_std=True), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
 
 
@@ -86,7 +86,7 @@ def test_a_second_term_is_found_where_there_is_one(model):
     seen = np.sin(4 * rows[:, 0]) + 3 * np.sin(rows[:, 1] + rows[:, 2]) + 0.1 * rng.normal(size=160)
     both = GPRegressor(random_state=0).fit(rows, seen)
     assert isinstance(both.kernel_, Sum)
-    alone = GPRegressor(type(both.kernel_.k1), random_state=0).fit(rows, seen)
+    alone = GPRegressor(type(both.kernel_.k1), restarts=0, random_state=0).fit(rows, seen)
     # Four parameters more, at half the logarithm of 160 each.
     assert both.log_marginal_likelihood_ > alone.log_marginal_likelihood_ + 2 * np.log(160)
     assert not isinstance(model.kernel_, Sum)
@@ -106,7 +106,7 @@ def test_observations_vary_more_than_the_function(model):
 
 def test_a_mean_of_ones_own(model):
     line = lambda rows: 100 * rows[:, 0]
-    found = GPRegressor(mean=line, random_state=0).fit(X, Y + line(X))
+    found = GPRegressor(Gaussian([1.0, 5.0]), noise=0.04, learn=False, mean=line).fit(X, Y + line(X))
     assert found.predict([[50.0, 0.0]])[0] == pytest.approx(5000, abs=5)
 
 
@@ -119,14 +119,15 @@ def test_two_targets_share_the_kernel():
 
 def test_targets_in_different_units_have_their_own_intervals():
     units = np.array([1e-3, 1e4])
-    both = GPRegressor("rbf", restarts=0, random_state=0).fit(X, Y[:, None] * units)
-    one = GPRegressor("rbf", restarts=0, random_state=0).fit(X, Y)
-    mean, std = both.predict(NEW, return_std=True)
-    assert std.shape == (400, 2)
-    expected, spread = one.predict(NEW, return_std=True)
+    both = GPRegressor("rbf", restarts=0, random_state=0).fit(X[:60], Y[:60, None] * units)
+    one = GPRegressor("rbf", restarts=0, random_state=0).fit(X[:60], Y[:60])
+    new = NEW[:50]
+    mean, std = both.predict(new, return_std=True)
+    assert std.shape == (50, 2)
+    expected, spread = one.predict(new, return_std=True)
     np.testing.assert_allclose(mean / units, np.stack([expected] * 2, axis=1), atol=0.05)
     np.testing.assert_allclose(std / units, np.stack([spread] * 2, axis=1), rtol=0.2)
-    np.testing.assert_allclose(both.latent(NEW)[1] / units**2, np.stack([one.latent(NEW)[1]] * 2, axis=1), atol=0.02)
+    np.testing.assert_allclose(both.latent(new)[1] / units**2, np.stack([one.latent(new)[1]] * 2, axis=1), atol=0.02)
 
 
 def test_weights_are_precisions_and_leave_the_noise_to_be_learned():
@@ -134,12 +135,12 @@ def test_weights_are_precisions_and_leave_the_noise_to_be_learned():
     x, sd = rng.uniform(0, 6, size=(100, 1)), rng.uniform(0.1, 0.5, size=100)
     y = np.sin(x[:, 0]) + sd * rng.normal(size=100)
     new = np.linspace(0, 6, 50)[:, None]
-    plain, many, precise = (
+    precise, large = (
         GPRegressor("rbf", restarts=0, random_state=0).fit(x, y, sample_weight=weights)
-        for weights in (None, np.full(100, 1e8), 1 / sd**2)
+        for weights in (1 / sd**2, 1e8 / sd**2)
     )
-    assert many.noise_ == pytest.approx(1e8 * plain.noise_)
-    np.testing.assert_allclose(many.latent(new)[0], plain.latent(new)[0], rtol=1e-6, atol=1e-6)
+    assert large.noise_ == pytest.approx(1e8 * precise.noise_)
+    np.testing.assert_allclose(large.latent(new)[0], precise.latent(new)[0], rtol=1e-6, atol=1e-6)
     assert precise.noise_ == pytest.approx(1, rel=0.5)
     assert np.sqrt(np.mean((precise.latent(new)[0] - np.sin(new[:, 0])) ** 2)) < 0.1
 
@@ -149,7 +150,7 @@ def test_a_row_far_out_does_not_say_what_is_far_for_the_others():
     x = rng.uniform(0, 5, size=(80, 1))
     y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=80)
     new = np.linspace(0, 5, 50)[:, None]
-    model = GPRegressor(restarts=0, random_state=0).fit(np.append(x, [[1e6]], axis=0), np.append(y, 0.0))
+    model = GPRegressor("rbf", restarts=0, random_state=0).fit(np.append(x, [[1e6]], axis=0), np.append(y, 0.0))
     assert np.sqrt(np.mean((model.predict(new) - np.sin(new[:, 0])) ** 2)) < 0.04
 
 
@@ -225,7 +226,7 @@ def test_known_noise_of_each_row():
 
 
 def test_a_kernel_is_learned_beside_noise_that_is_known():
-    found = GPRegressor("rbf", alpha=np.full(120, 0.04), noise=0.0, random_state=0).fit(X, Y)
+    found = GPRegressor("rbf", alpha=np.full(120, 0.04), noise=0.0, restarts=0, random_state=0).fit(X, Y)
     assert found.noise_ == 0
     assert np.sqrt(np.mean((found.predict(NEW) - TRUTH) ** 2)) < 0.15
     assert found.kernel_.lengthscale[1] > 3 * found.kernel_.lengthscale[0]
@@ -239,10 +240,10 @@ def test_solves_that_break_down_say_so_and_leave_the_model_as_it_was():
 
 
 def test_a_season_goes_on():
-    time = np.arange(0, 8, 1 / 12)[:, None]
+    time = np.arange(0, 4, 1 / 12)[:, None]
     wave = np.sin(2 * np.pi * time[:, 0]) + 0.1 * RNG.normal(size=len(time))
-    found = GPRegressor(Periodic(1.02) * Gaussian(20.0), random_state=0).fit(time, wave)
-    later = np.arange(8, 10, 1 / 12)[:, None]
+    found = GPRegressor(Periodic(1.02) * Gaussian(20.0), restarts=0, random_state=0).fit(time, wave)
+    later = np.arange(4, 6, 1 / 12)[:, None]
     assert np.sqrt(np.mean((found.predict(later) - np.sin(2 * np.pi * later[:, 0])) ** 2)) < 0.2
 
 
@@ -286,17 +287,16 @@ def test_odd_data_give_finite_means_and_positive_deviations(rows, targets):
     assert np.all(std > 0)
 
 
-def test_searches_are_shown_if_asked_for(capsys):
-    GPRegressor("rbf", restarts=1, verbose=True, random_state=0).fit(X[:20], Y[:20])
-    assert "20 rows, " in capsys.readouterr().out
-    GPRegressor("rbf", restarts=1, random_state=0).fit(X[:20], Y[:20])
-    assert not capsys.readouterr().out
-
-
-def test_a_search_cut_short_and_targets_that_overflow_are_told():
-    X = np.linspace(0, 1, 30)[:, None]
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_search_cut_short_is_warned_of_and_shown_if_asked_for(capsys, verbose):
+    X = np.linspace(0, 1, 500)[:, None]  # too many for the uncertainty of parameters to be counted
     with pytest.warns(ConvergenceWarning, match="max_iter=1 ended the search"):
-        GPRegressor("rbf", restarts=0, max_iter=1).fit(X, np.sin(6 * X[:, 0]))
+        GPRegressor("rbf", restarts=0, max_iter=1, verbose=verbose, random_state=0).fit(X, np.sin(6 * X[:, 0]))
+    assert ("500 rows, " in capsys.readouterr().out) == verbose
+
+
+def test_targets_that_overflow_are_refused():
+    X = np.linspace(0, 1, 30)[:, None]
     with pytest.raises(ValueError, match="y must stay below 1e\\+150, found 8"):
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)
 
@@ -346,7 +346,7 @@ def test_an_interrupt_before_anything_is_found_is_raised(monkeypatch):
 
 
 def test_without_noise_the_smoothest_family_is_found():
-    X = np.random.default_rng(2).uniform(0, 6, (40, 1))
+    X = np.random.default_rng(2).uniform(0, 6, (25, 1))
     y = np.sin(2 * X[:, 0])
-    found, smooth = (GPRegressor(kernel, random_state=0).fit(X, y) for kernel in (None, "rbf"))
+    found, smooth = (GPRegressor(kernel, restarts=0, random_state=0).fit(X, y) for kernel in (None, "rbf"))
     assert found.log_marginal_likelihood_ > smooth.log_marginal_likelihood_ - 0.5

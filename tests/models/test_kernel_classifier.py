@@ -360,7 +360,7 @@ def test_the_unit_of_weights_does_not_matter():
     X = rng.normal(size=(120, 3))
     y = (np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=120) > 0).astype(int)
     plain, small, twice = (
-        KernelClassifier(random_state=0).fit(*rows)
+        KernelClassifier(Gaussian, random_state=0).fit(*rows)
         for rows in ((X, y), (X, y, np.full(120, 2.0**-20)), (np.tile(X, (2, 1)), np.tile(y, 2)))
     )
     assert small.alpha_ == pytest.approx(2.0**-20 * plain.alpha_)
@@ -453,7 +453,7 @@ def test_probabilities_of_fifty_rows_with_thirty_features_are_not_too_sure():
     losses, wrong = [], 0
     for seed in range(3):
         known, new, labels, truth = train_test_split(X, y, train_size=50, random_state=seed, stratify=y)
-        p = KernelClassifier(random_state=0).fit(known, labels).predict_proba(new)
+        p = KernelClassifier(Gaussian, random_state=0).fit(known, labels).predict_proba(new)
         losses.append(log_loss(truth, p))
         wrong += np.sum(p[np.arange(len(truth)), 1 - truth] > 0.99)
     assert np.mean(losses) < 0.2

@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from thalweg import KernelClassifier, KernelRegressor, load
-from thalweg.kernels import Gaussian
+from thalweg.kernels import Gaussian, Matern32
 from thalweg.machines import Auto
 
 
@@ -26,10 +26,11 @@ NEW, NEW_SIGNAL, NEW_LABELS = raw(2, 2000)
 
 
 def test_raw_features_are_classified_as_well_as_standardised_ones(tmp_path):
-    model = KernelClassifier(random_state=0).fit(X, LABELS)
+    x, labels = X[:250], LABELS[:250]
+    model = KernelClassifier(Gaussian, random_state=0).fit(x, labels)
     found = log_loss(NEW_LABELS, model.predict_proba(NEW))
-    line = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
-    scaled = make_pipeline(StandardScaler(), KernelClassifier(random_state=0)).fit(X, LABELS)
+    line = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, labels)
+    scaled = make_pipeline(StandardScaler(), KernelClassifier(Gaussian, random_state=0)).fit(x, labels)
     assert found < log_loss(NEW_LABELS, line.predict_proba(NEW)) + 0.01
     assert found < 1.02 * log_loss(NEW_LABELS, scaled.predict_proba(NEW))
     assert model.kernel_.lengthscale.shape == (3,)  # in units of the user
@@ -98,19 +99,19 @@ def test_a_row_further_out_than_all_others_has_no_mean_of_the_targets(tmp_path):
 @pytest.mark.parametrize("factor", [2.0**83, pytest.param(2.0**-660, marks=pytest.mark.slow)])
 def test_features_of_any_size_are_learned_from(factor, tmp_path):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 2))
-    t = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=60)
+    x = rng.normal(size=(40, 2))
+    t = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=40)
     for family, y in ((KernelRegressor, t), (KernelClassifier, t > 0)):
-        usual = family(random_state=0).fit(x, y)
-        model = family(random_state=0).fit(factor * x, y)
+        usual = family(Gaussian, random_state=0).fit(x, y)
+        model = family(Gaussian, random_state=0).fit(factor * x, y)
         np.testing.assert_array_equal(model.predict(factor * x), usual.predict(x))
         expected = factor * np.asarray(usual.kernel_.lengthscale, float)
         np.testing.assert_allclose(np.asarray(model.kernel_.lengthscale), expected, rtol=1e-6)
         model.save(tmp_path / "model")
         again = load(tmp_path / "model")
         np.testing.assert_array_equal(again.predict(factor * x), usual.predict(x))
-        stream = family(Gaussian, random_state=0)
-        for part in (slice(0, 40), slice(40, 60)):
+        stream = family(Gaussian, alpha=0.1, random_state=0)
+        for part in (slice(0, 25), slice(25, 40)):
             stream.partial_fit(factor * x[part], y[part])
         assert stream.score(factor * x, y) > 0.9
 
@@ -118,7 +119,7 @@ def test_features_of_any_size_are_learned_from(factor, tmp_path):
 def test_features_that_float32_could_not_hold_beside_one_another_are_learned_from():
     x = np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 1e200]
     for y in (np.sin(x[:, 0]), np.sin(x[:, 1] / 1e200)):
-        assert KernelRegressor(random_state=0).fit(x, y).score(x, y) > 0.95
+        assert KernelRegressor(Gaussian, random_state=0).fit(x, y).score(x, y) > 0.95
 
 
 @pytest.mark.slow
@@ -133,13 +134,12 @@ def test_a_code_for_what_is_missing_does_not_hide_the_other_values(code):
     assert model.score(X[800:][there], y[800:][there]) > 0.95
 
 
-@pytest.mark.parametrize("rows", [30, 100])
-@pytest.mark.parametrize("size", [1e39, 1e200, -1.7e308])
+@pytest.mark.parametrize(("rows", "size"), [(30, 1e39), (30, 1e200), (30, -1.7e308), (100, -1.7e308)])
 def test_one_entry_of_extreme_size_among_few_rows_is_an_outlier(rows, size):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, 3))
     y = np.sin(2 * X[:, 0])
     X[rows // 3, 0] = size
-    assert KernelRegressor(random_state=0).fit(X, y).score(X, y) > 0.9
+    assert KernelRegressor(Matern32, random_state=0).fit(X, y).score(X, y) > 0.9
     X[rows // 3 : rows // 3 + 3, 0] = size, size / 2, size / 4
-    assert KernelRegressor(random_state=0).fit(X, y).score(X, y) > 0.8
+    assert KernelRegressor(Matern32, random_state=0).fit(X, y).score(X, y) > 0.8

@@ -56,9 +56,9 @@ def test_another_number_of_rows_compiles_nothing(compiled, loss):
     if jax.default_backend() != "cpu":
         pytest.skip("on a device programs are compiled")
     act = lambda rows: KernelRegressor(loss=loss, random_state=0).fit(X[:rows], T[:rows]).predict(X)
-    act(60)
+    act(30)
     compiled.clear()
-    act(70)
+    act(36)
     assert not compiled
 
 

@@ -151,17 +151,17 @@ def test_quantiles_cover_as_often_as_they_say(quantile):
 
 @pytest.mark.parametrize("quantile", [pytest.param(0.1, marks=pytest.mark.slow), 0.9])
 def test_quantiles_of_few_rows_cover_new_ones_as_often_as_they_say(quantile):
-    """Where the ridge is chosen, within five standard errors of five fits."""
+    """Where the ridge is chosen, within four standard errors of three fits."""
     covered = []
-    for seed in range(5):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(1100, 3))
         y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * np.exp(X[:, 0] / 2) * rng.normal(size=1100)
-        model = KernelRegressor(loss=QuantileLoss(quantile), random_state=0).fit(X[:100], y[:100])
+        model = KernelRegressor(Gaussian, loss=QuantileLoss(quantile), random_state=0).fit(X[:100], y[:100])
         covered.append(np.mean(y[100:] <= model.predict(X[100:])))
         low, high = model.predict_interval(X[100:], level=0.8)
         assert np.mean((low <= y[100:]) & (y[100:] <= high)) > 0.6
-    assert abs(np.mean(covered) - quantile) < 5 * np.sqrt(quantile * (1 - quantile) / 100 / 5)
+    assert abs(np.mean(covered) - quantile) < 4 * np.sqrt(quantile * (1 - quantile) / 100 / 3)
 
 
 @pytest.mark.filterwarnings("ignore:the optimum was not reached")
@@ -233,15 +233,16 @@ def test_copies_of_rows_are_not_taken_for_new_ones():
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "most"), [(30, 30.0, 0.4), pytest.param(1, 1e6, 0.25, marks=pytest.mark.slow)]
+    ("rows", "count", "size", "most"),
+    [(300, 18, 30.0, 0.4), pytest.param(500, 1, 1e6, 0.25, marks=pytest.mark.slow)],
 )
-def test_outliers_do_not_choose_the_kernel_of_a_robust_loss(count, size, most):
+def test_outliers_do_not_choose_the_kernel_of_a_robust_loss(rows, count, size, most):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1000, 4))
     y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=1000)
     seen = y.copy()
-    seen[rng.choice(500, count, replace=False)] += size
-    model = KernelRegressor(loss="huber", random_state=0).fit(X[:500], seen[:500])
+    seen[rng.choice(rows, count, replace=False)] += size
+    model = KernelRegressor(loss="huber", random_state=0).fit(X[:rows], seen[:rows])
     assert np.sqrt(np.mean((model.predict(X[500:]) - y[500:]) ** 2)) < most * y.std()
 
 
@@ -259,7 +260,7 @@ def test_rows_of_weight_0_have_no_say_in_the_scale_of_a_robust_loss():
 
 
 NOISELESS = {
-    "a polynomial": (500, 1, lambda x: x[:, 0] ** 3 - 2 * x[:, 0]),
+    "a polynomial": (250, 1, lambda x: x[:, 0] ** 3 - 2 * x[:, 0]),
     "a sine": (500, 2, lambda x: np.sin(3 * x[:, 0])),
     "a sum of sines": (800, 3, lambda x: np.sin(2 * x[:, 0]) + np.sin(3 * x[:, 1]) + 0.5 * x[:, 2]),
     "a sine among ten": (2000, 10, lambda x: np.sin(2 * x[:, 0])),

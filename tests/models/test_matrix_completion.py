@@ -95,7 +95,7 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
     np.testing.assert_array_equal(again.recommend(3)[0], fitted.recommend(3)[0])
-    words = MatrixCompletion(rank=1, presence=False, max_iter=60, tol=0.01).fit([("a", "x"), ("b", "y")], [1.0, 2.0])
+    words = MatrixCompletion(rank=1, presence=False, tol=1.0).fit([("a", "x"), ("b", "y")], [1.0, 2.0])
     words.save(tmp_path / "words")
     assert load(tmp_path / "words").row_ids_.tolist() == ["a", "b"]
 
@@ -270,18 +270,15 @@ def test_a_weight_that_all_ratings_have_changes_nothing(fitted):
 def test_intervals_of_few_ratings_are_wide():
     rng, covered = np.random.default_rng(0), []
     cells = np.column_stack(np.divmod(np.arange(9), 3))
+    short = {**SMALL, "rank": 1, "max_iter": 8}
     for _ in range(5):
         stars, new = 3 + rng.normal(size=6), 3 + rng.normal(size=9)
-        low, high = (
-            MatrixCompletion(**{**SMALL, "rank": 1, "max_iter": 8})
-            .fit(cells[rng.integers(0, 9, 6)], stars)
-            .predict_interval(cells)
-        )
+        low, high = MatrixCompletion(**short).fit(cells[rng.integers(0, 9, 6)], stars).predict_interval(cells)
         covered.append(np.mean((new >= low) & (new <= high)))
     assert np.mean(covered) > 0.9
-    low, high = MatrixCompletion(**SMALL).fit([[1, 1]], [4.0]).predict_interval([[1, 1], [2, 2]])
+    low, high = MatrixCompletion(**short).fit([[1, 1]], [4.0]).predict_interval([[1, 1], [2, 2]])
     assert np.all(high - low > 8)
-    low, high = MatrixCompletion(**SMALL, bounds=(1, 5)).fit([[1, 1]], [4.0]).predict_interval([[1, 1]])
+    low, high = MatrixCompletion(**short, bounds=(1, 5)).fit([[1, 1]], [4.0]).predict_interval([[1, 1]])
     assert (low[0], high[0]) == (1, 5)
 
 
@@ -308,7 +305,8 @@ def test_a_validation_set_does_not_end_the_fit_before_all_is_learned():
     bias, lean = 0.5 * rng.normal(size=60), 0.5 * rng.normal(size=40)
     person, film = np.divmod(rng.permutation(2400)[:800], 40)
     stars = bias[person] + lean[film] + np.sum(taste[person] * kind[film], axis=1) + 0.5 * rng.normal(size=800)
-    model = MatrixCompletion(15, validation_fraction=0.2, random_state=0).fit(np.column_stack([person, film]), stars)
+    model = MatrixCompletion(10, presence=False, validation_fraction=0.2, random_state=0)
+    model.fit(np.column_stack([person, film]), stars)
     assert 0.4 < model.noise_ < 0.6
 
 
@@ -472,7 +470,7 @@ def test_many_factors_and_few_ratings_do_not_end_in_the_mean():
     row, column = np.divmod(rng.permutation(2400), 40)
     y = 3 + np.sum(p[row] * q[column], axis=1) + 0.3 * rng.normal(size=2400)
     pairs = np.column_stack([row, column])
-    model = MatrixCompletion(15, random_state=0).fit(pairs[:600], y[:600])
+    model = MatrixCompletion(10, presence=False, random_state=0).fit(pairs[:600], y[:600])
     assert model.score(pairs[600:], y[600:]) > 0.85
     assert np.sum(model.strengths_ > 0.05) == 2
 
@@ -491,7 +489,7 @@ def test_hardly_any_ratings_copies_and_features_of_other_ids_are_told():
 def test_ratings_that_come_again_are_told():
     draws = np.random.default_rng(0)
     cells, stars = np.array(divmod(draws.permutation(144)[:80], 12)).T, draws.integers(1, 6, size=80).astype(float)
-    model = MatrixCompletion(rank=1, random_state=0).fit(cells, stars)
+    model = MatrixCompletion(**SMALL).fit(cells, stars)
     with pytest.warns(UserWarning, match="30 of 30 new ratings are of cells that had the same value before"):
         model.partial_fit(cells[:30], stars[:30])
 
@@ -530,6 +528,7 @@ def test_what_was_done_again_and_words_with_an_array_of_features():
 def test_columns_without_factors_are_similar_to_none():
     rng = np.random.default_rng(0)
     pairs = np.column_stack([rng.integers(0, 30, 300), rng.integers(0, 20, 300)])
-    columns, correlations = MatrixCompletion(random_state=0).fit(pairs, rng.normal(size=300)).similar(7, 3)
+    model = MatrixCompletion(10, presence=False, random_state=0).fit(pairs, rng.normal(size=300))
+    columns, correlations = model.similar(7, 3)
     assert len(columns) == 3
     np.testing.assert_array_equal(correlations, 0)

@@ -1,6 +1,7 @@
 """The reproduction of PG-SVI: the problems are the paper's, the measures agree, the claim about PG-SVI holds."""
 
 import json
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -32,29 +33,38 @@ def test_the_problems_have_the_paper_s_sizes(name, train, test, positive):
     np.testing.assert_allclose(jnp.diagonal(problem.covariance), deviation**2 + settings.jitter, rtol=1e-12)
 
 
+@cache
+def small_problem():
+    return _pgsvi.load_small_problem()
+
+
+@cache
+def compiled_measure():
+    return jax.jit(_pgsvi.make_measure(small_problem()))
+
+
 @pytest.mark.slow
 def test_both_descriptions_of_a_posterior_have_the_same_bound_and_log_loss():
-    problem = _pgsvi.load_small_problem()
+    problem = small_problem()
     rng = np.random.default_rng(0)
     n = problem.examples
     K = problem.covariance
     x = Implicit.from_sites(K, jnp.asarray(rng.normal(size=n)) / 10, jnp.asarray(rng.uniform(0.1, 1, size=n)))
     V = jnp.linalg.inv(jnp.linalg.inv(K) + jnp.diag(x.sites))
     same = Factored.prior((V + V.T) / 2)._replace(mean=x.mean)
-    measure = jax.jit(_pgsvi.make_measure(problem))
+    measure = compiled_measure()
     np.testing.assert_allclose(measure(same), measure(x), rtol=1e-7)
 
 
 def test_the_prior_predicts_like_a_coin():
-    problem = _pgsvi.load_small_problem()
-    _, loss = jax.jit(_pgsvi.make_measure(problem))(Implicit.prior(problem.covariance))
+    _, loss = compiled_measure()(Implicit.prior(small_problem().covariance))
     np.testing.assert_allclose(loss, 1.0, rtol=1e-9)
 
 
 def test_following_is_the_iteration_itself():
-    problem = _pgsvi.load_small_problem()
+    problem = small_problem()
     descent, start = problem.proximal(problem.oracle(), 0.5), Implicit.prior(problem.covariance)
-    measure = jax.jit(_pgsvi.make_measure(problem))
+    measure = compiled_measure()
     bounds, losses = _pgsvi.follow(descent, start, jax.random.split(jax.random.key(0), 2), 3, 2, measure)
     assert bounds.shape == losses.shape == (2, 4)
     state, step, records = descent.init(start), jax.jit(descent.update), [measure(start)]

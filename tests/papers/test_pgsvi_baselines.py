@@ -93,7 +93,7 @@ METHODS |= {"Adadelta": adadelta, "Adam": adam}
 
 
 def value(x):
-    return x @ jnp.asarray(HESSIAN) @ x / 2 + jnp.sum(jnp.sin(x))
+    return x @ HESSIAN @ x / 2 + jnp.sum(jnp.sin(x))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -102,14 +102,14 @@ def test_a_baseline_is_its_formula(name):
     descent = Descent(Exact(value), step=step)
 
     @jax.jit
-    def run(state, keys):
+    def run(x, keys):
         def advance(state, key):
             state, _ = descent.update(state, key)
             return state, state.x
 
-        return jax.lax.scan(advance, state, keys)[1]
+        return jax.lax.scan(advance, descent.init(x), keys)[1]
 
     # Optax promotes counts to floats.
     with jax.numpy_dtype_promotion("standard"):
-        path = run(descent.init(jnp.asarray(START)), jax.random.split(jax.random.key(0), STEPS))
+        path = run(START, jax.random.split(jax.random.key(0), STEPS))
     np.testing.assert_allclose(path, METHODS[name](), rtol=1e-11, atol=1e-12)

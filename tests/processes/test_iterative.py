@@ -16,39 +16,38 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(40, 2))
 TARGETS = np.stack([np.sin(2 * ROWS[:, 0]), ROWS[:, 1]], axis=1) + 0.1 * RNG.normal(size=(40, 2))
 NEW = RNG.normal(size=(7, 2))
-KERNEL = Matern32([1.0, 2.0], 1.5)
+KERNEL, NOISE = Matern32([1.0, 2.0], 1.5), np.linspace(0.05, 0.2, 40)
 
 
 def right_sides(columns):
     """As many as a posterior of two targets has, so that they share its programs; the last is 0."""
     rest = np.random.default_rng(3).normal(size=(len(columns), POSTERIOR_SAMPLES))
     rest[:, -1] = 0
-    return jnp.asarray(np.concatenate([columns, rest], axis=1))
+    return np.concatenate([columns, rest], axis=1)
 
 
 def test_solves_are_solutions():
-    noise, right = jnp.linspace(0.05, 0.2, 40), right_sides(TARGETS)
-    solved, columns, _, dtype = solve(KERNEL, jnp.asarray(ROWS), noise, right, jax.random.key(0))
-    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(noise), columns)
-    assert dtype == jnp.float32
-    assert np.max(solved.residuals) <= 0.02
-    np.testing.assert_allclose(solved.x, expected, atol=0.02 * np.abs(expected).max())
+    solves = solve(KERNEL, jax.device_put(ROWS), NOISE, right_sides(TARGETS), jax.random.key(0))
+    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(NOISE), solves.columns)
+    assert solves.dtype == jnp.float32
+    assert np.max(solves.solved.residuals) <= 0.02
+    np.testing.assert_allclose(solves.solved.x, expected, atol=0.02 * np.abs(expected).max())
 
 
 def test_the_preconditioner_is_the_covariance_if_all_rows_are_pivots():
-    noise = jnp.linspace(0.05, 0.2, 40)
-    preconditioner = nystrom(KERNEL, jnp.asarray(ROWS), noise, jax.random.key(0), 40)
-    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(noise), TARGETS)
-    np.testing.assert_allclose(preconditioner.solve(jnp.asarray(TARGETS)), expected, atol=1e-6)
+    solution = jax.jit(lambda key: nystrom(KERNEL, jnp.asarray(ROWS), NOISE, key, 40).solve(TARGETS))
+    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(NOISE), TARGETS)
+    np.testing.assert_allclose(solution(jax.random.key(0)), expected, atol=1e-6)
 
 
 def test_products_are_in_float64_where_float32_is_not_enough():
     """Targets that are linear in the features: the kernel is nearly constant, and the noise small against it."""
-    kernel, noise = Matern32([1e2, 1e2], 1e5), jnp.full(40, 1e-4)
-    solved, columns, _, dtype = solve(kernel, jnp.asarray(ROWS), noise, right_sides(ROWS), jax.random.key(0))
-    assert dtype == jnp.float64
+    kernel, noise = Matern32([1e2, 1e2], 1e5), np.full(40, 1e-4)
+    solves = solve(kernel, jax.device_put(ROWS), noise, right_sides(ROWS), jax.random.key(0))
+    assert solves.dtype == jnp.float64
     covariance = np.asarray(kernel(ROWS)) + np.diag(noise)
-    residual = columns - covariance @ np.asarray(solved.x)
+    columns = np.asarray(solves.columns)
+    residual = columns - covariance @ np.asarray(solves.solved.x)
     assert np.linalg.norm(residual) < 1e-4 * np.linalg.norm(columns)
 
 

@@ -197,8 +197,9 @@ def test_algorithm_1_in_minimize(oracle):
         steps=1600,
         key=jax.random.key(3),
     )
-    assert np.all((found.x >= 0) & (found.x <= 1))
-    np.testing.assert_allclose(found.x, OPTIMUM, atol=0.1)
+    x = np.asarray(found.x)
+    assert np.all((x >= 0) & (x <= 1))
+    np.testing.assert_allclose(x, OPTIMUM, atol=0.1)
 
 
 @pytest.mark.slow

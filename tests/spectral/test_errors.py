@@ -54,11 +54,6 @@ PLAN = sp.plan("log", A, KEY, probes=4)
             ValueError,
             "not finite on the interval",
         ),
-        (
-            lambda: sp.spectral_sum(jnp.abs, A - 3 * np.eye(12), KEY, method="stochastic"),
-            ValueError,
-            "singular at or very near x = ",
-        ),
         (lambda: sp.logdet(A, 0), TypeError, "key must be one JAX random key.*found 0"),
         (lambda: sp.plan("log", A, None), TypeError, "key must be one JAX random key.*found None"),
         (lambda: PLAN.estimate(A, 1), TypeError, "key must be one JAX random key.*found 1"),

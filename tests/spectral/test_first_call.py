@@ -19,11 +19,14 @@ from thalweg.spectral import NotPositiveDefiniteError
 from thalweg.spectral.bounds import IllConditionedError
 
 KEY = jax.random.key(0)
+SIDE = 90
+"""The side of most matrices here, so that their estimates share one program."""
+FEW_PROBES = {"method": "stochastic", "probes": 8}
 BLAMED = {
-    "2 I + 0.01": 2.0 * np.eye(150) + 0.01,
-    "compound symmetry": 0.7 * np.eye(150) + 0.3,
-    "three-fold compound symmetry": np.kron(np.eye(3), 0.2 * np.eye(50) + 0.8),
-    "diag(logspace(-8, 0, 100))": np.diag(np.logspace(-8, 0, 100)),
+    "2 I + 0.01": 2.0 * np.eye(SIDE) + 0.01,
+    "compound symmetry": 0.7 * np.eye(SIDE) + 0.3,
+    "three-fold compound symmetry": np.kron(np.eye(3), 0.2 * np.eye(SIDE // 3) + 0.8),
+    "diag(logspace(-8, 0, 90))": np.diag(np.logspace(-8, 0, SIDE)),
 }
 
 
@@ -33,18 +36,19 @@ def test_logdet_does_not_blame_an_interval_nobody_gave(name):
     truth = np.linalg.slogdet(A)[1]
     assert float(thalweg.logdet(A, KEY).value) == pytest.approx(truth, rel=1e-12)
     if "logspace" not in name:
-        e = sp.logdet(A, KEY, method="stochastic", probes=8)
+        e = sp.logdet(A, KEY, **FEW_PROBES)
         assert abs(float(e.value) - truth) < 8 * float(e.standard_error)
 
 
 @pytest.mark.parametrize("exponent", [9, 10, 12])
 def test_an_ill_conditioned_matrix_is_exact_or_refused(exponent):
-    A = with_spectrum(np.logspace(-exponent, 0, 120))
+    A = with_spectrum(np.logspace(-exponent, 0, SIDE))
     e = thalweg.logdet(A, KEY)
-    assert abs(float(e.value) + exponent * 60 * np.log(10)) < 1e-13 * 10**exponent
-    assert abs(float(e.value) + exponent * 60 * np.log(10)) < 20 * float(e.standard_error) + 1e-9
+    truth = -exponent * SIDE / 2 * np.log(10)
+    assert abs(float(e.value) - truth) < 1e-13 * 10**exponent
+    assert abs(float(e.value) - truth) < 20 * float(e.standard_error) + 1e-9
     with pytest.raises(IllConditionedError, match="method='exact'"):
-        sp.logdet(A, KEY, method="stochastic", probes=4)
+        sp.logdet(A, KEY, **FEW_PROBES)
 
 
 def test_float64_of_numpy_is_computed_in_float64_without_touching_the_users_setting():
@@ -55,7 +59,7 @@ def test_float64_of_numpy_is_computed_in_float64_without_touching_the_users_sett
         for found in (sp.logdet(A, KEY), sp.logdet(A.tolist(), KEY), sp.logdet(scipy.sparse.csr_matrix(A), KEY)):
             assert found.value.dtype == np.float64
             assert float(found.value) == pytest.approx(truth, rel=1e-8)
-        stochastic = sp.logdet(rbf(40, noise=0.5), KEY, method="stochastic", probes=4)
+        stochastic = sp.logdet(rbf(SIDE, noise=0.5), KEY, **FEW_PROBES)
         norm = sp.nuclear_norm(X, KEY)
         assert stochastic.value.dtype == stochastic.standard_error.dtype == norm.value.dtype == np.float64
         assert float(norm.value) == pytest.approx(np.sum(np.linalg.svd(X, compute_uv=False)), rel=1e-13)
@@ -181,8 +185,9 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_the_error_bar_of_a_factorisation_under_jit_holds_what_float32_costs(name):
     compiled = jax.jit(lambda a: SUMS[name](a, KEY))
-    for side in (3, 5):
-        A = jnp.asarray(scipy.linalg.hilbert(side), jnp.float32)
+    worse, better = scipy.linalg.hilbert(5), np.eye(5)
+    better[:3, :3] = scipy.linalg.hilbert(3)
+    for A in (worse.astype(np.float32), better.astype(np.float32)):
         truth = float(SUMS[name](np.asarray(A, np.float64), KEY).value)
         e = compiled(A)
         assert e.outcome is sp.EstimateStatus.OK
@@ -229,13 +234,13 @@ def test_an_estimate_shows_its_value_and_its_error():
     e = sp.logdet(np.diag([1.0, 2.0, 4.0]), KEY)
     assert repr(e).startswith("Estimate(2.079441542 ± ")
     assert "factorisation" in repr(e)
-    batch = jax.vmap(lambda a: sp.logdet(a, KEY))(jnp.stack([jnp.eye(2)] * 3))
+    batch = jax.jit(jax.vmap(lambda a: sp.logdet(a, KEY)))(np.stack([np.eye(2)] * 3))
     assert "f64[3]" in repr(batch)
 
 
 @pytest.mark.parametrize(
     ("side", "time_"),
-    [pytest.param(200, -0.1, marks=pytest.mark.slow), (100, -5.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
+    [pytest.param(200, -0.1, marks=pytest.mark.slow), (SIDE, -5.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
 )
 def test_a_heat_trace_is_estimated_where_one_eigenvalue_is_far_above(side, time_):
     """Below the spectrum exp(−tx) is huge: the usual room beyond the Ritz values would be too much."""
@@ -243,7 +248,7 @@ def test_a_heat_trace_is_estimated_where_one_eigenvalue_is_far_above(side, time_
     A = with_spectrum(eigenvalues)
     truth = np.sum(np.exp(time_ * eigenvalues))
     for key in jax.random.split(KEY, 2):
-        e = sp.trace_exp(A, key, time=time_, method="stochastic", probes=12)
+        e = sp.trace_exp(A, key, time=time_, **FEW_PROBES)
         assert abs(float(e.value) - truth) < 5 * float(e.standard_error) < truth
 
 
@@ -259,10 +264,9 @@ def test_rounding_in_float32_is_no_proof_that_a_matrix_is_not_positive():
 
 def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
     """Eigenvalues from 1e-8 evenly in the logarithm."""
-    A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.logspace(-8, 0, 1001), dimension=1001)
-    for key in jax.random.split(KEY, 2):
-        with pytest.raises(IllConditionedError, match="only known to be below"):
-            sp.logdet(A, key)
+    A = sp.FunctionOperator(lambda s, v: s[:, None] * v, np.logspace(-8, 0, 1001), dimension=1001)
+    with pytest.raises(IllConditionedError, match="only known to be below"):
+        sp.logdet(A, KEY)
 
 
 def _grid_laplacian(side):
@@ -274,7 +278,7 @@ def _grid_laplacian(side):
 
 @pytest.mark.parametrize("sum_of", [sp.logdet, sp.trace_inverse])
 def test_the_laplacian_of_a_graph_is_refused_at_once_as_singular(sum_of):
-    A = _grid_laplacian(100)
+    A = _grid_laplacian(72)  # of too many rows to be factorised at once
     with pytest.raises(NotPositiveDefiniteError, match="constant vector"):
         sum_of(A, KEY)
     with jax.enable_x64(False), pytest.raises(NotPositiveDefiniteError, match="constant vector"):
@@ -288,7 +292,7 @@ def test_the_laplacian_of_a_graph_has_an_entropy_and_shifted_a_log_determinant()
     with pytest.raises(IllConditionedError, match="constant vector"):
         sp.entropy(A, KEY, method="stochastic")
     assert float(sp.entropy(A, KEY).value) == pytest.approx(-np.sum(positive * np.log(positive)), rel=1e-10)
-    shifted = sp.logdet(A + 1e-6 * scipy.sparse.eye(100), KEY, method="stochastic", probes=8)
+    shifted = sp.logdet(A + 1e-6 * scipy.sparse.eye(100), KEY, **FEW_PROBES)
     assert abs(float(shifted.value) - np.sum(np.log(eigenvalues + 1e-6))) < 6 * float(shifted.standard_error)
 
 

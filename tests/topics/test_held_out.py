@@ -20,7 +20,7 @@ def likelihood(proportions, topics, counts):
 
 def logistic_grid(mean, covariance, topics):
     """Proportions on a fine grid of z, the last fixed at 0 if the mean is short, and prior weights."""
-    axes = [np.linspace(-8, 8, 321)] * len(mean)
+    axes = [np.linspace(-8, 8, 121)] * len(mean)
     z = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(mean))
     away = z - mean
     weights = np.exp(-0.5 * np.einsum("if,fg,ig->i", away, np.linalg.inv(covariance), away))
@@ -31,7 +31,7 @@ def logistic_grid(mean, covariance, topics):
 def dirichlet_grid(concentration):
     """The same for a Dirichlet, by the trapezoidal rule in the logits, where its tails are exponential."""
     free = len(concentration) - 1
-    z = np.stack(np.meshgrid(*[np.linspace(-45, 45, 601)] * free, indexing="ij"), axis=-1).reshape(-1, free)
+    z = np.stack(np.meshgrid(*[np.linspace(-45, 45, 301)] * free, indexing="ij"), axis=-1).reshape(-1, free)
     proportions = softmax(np.column_stack([z, np.zeros(len(z))]), axis=1)
     return proportions, np.exp(np.log(proportions) @ concentration)
 

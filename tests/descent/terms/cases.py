@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from thalweg.descent import terms as T
@@ -29,14 +28,13 @@ from .solvers import (
 )
 
 PROX = jax.jit(lambda term, x, step: term.prox(x, step))
-VALUE = jax.jit(lambda term, x: term.value(x))
 
 
 @jax.jit
-def prox_and_value(term, x, step):
-    """The prox and the term's value there, as one program: compiling is most of the time of these tests."""
+def prox_and_values(term, x, step):
+    """The prox, and the term's values there and at x, as one program: compiling is most of the time of these tests."""
     p = term.prox(x, step)
-    return p, term.value(p)
+    return p, term.value(p), term.value(x)
 
 
 ROWS = jax.jit(jax.vmap(lambda term, x, step: term.prox(x, step), in_axes=(None, 0, 0)))
@@ -65,10 +63,10 @@ class Case:
         return jax.tree.unflatten(structure, shaped)
 
     def prox(self, flat, step):
-        return flatten(prox_and_value(self.term, self.tree(flat), np.float64(step))[0])
+        return flatten(prox_and_values(self.term, self.tree(flat), np.float64(step))[0])
 
     def h(self, flat):
-        return float(VALUE(self.term, self.tree(flat)))
+        return float(prox_and_values(self.term, self.tree(flat), np.float64(1.0))[2])
 
     def __repr__(self):
         return self.name
@@ -109,8 +107,8 @@ def huber(u, weight, delta):
 def make_cases():
     rng = np.random.default_rng(0)
     n = 5
-    vector = jnp.zeros(n)
-    tree = {"a": jnp.zeros((2, 2)), "b": jnp.zeros(3)}
+    vector = np.zeros(n)
+    tree = {"a": np.zeros((2, 2)), "b": np.zeros(3)}
     w = rng.uniform(0.1, 2.0, n)
     w7 = rng.uniform(0.1, 2.0, 7)
     w_tree = {"a": w7[:4].reshape(2, 2), "b": w7[4:]}
@@ -142,7 +140,7 @@ def make_cases():
     half = lambda rng: (lambda z: z - max(0.0, normal @ z - 0.3) * 1.5 * normal / (normal @ normal))(rng.normal(size=7))
     tv = lambda u: 0.7 * np.abs(np.diff(u.reshape(2, 6), axis=1)).sum()
     leafwise = {"a": T.L1(0.6), "b": T.Zero(), "c": T.Box(-0.5, 0.5)}
-    leafwise_like = {"a": jnp.zeros(3), "b": jnp.zeros(()), "c": jnp.zeros((1, 2))}
+    leafwise_like = {"a": np.zeros(3), "b": np.zeros(()), "c": np.zeros((1, 2))}
     leafwise_solve = piecewise(
         [by_coordinate(lambda u: 0.6 * np.abs(u)), lambda x, t: x, by_coordinate(np.zeros_like, -0.5, 0.5)], [3, 4]
     )
@@ -188,7 +186,7 @@ def make_cases():
         Case(
             "GroupLasso-rows",
             T.GroupLasso(np.arange(2)[:, None], 0.8),
-            jnp.zeros((2, 3)),
+            np.zeros((2, 3)),
             group_value(rows, [0.8, 0.8]),
             anywhere(6),
             by_dual_balls(rows, [0.8, 0.8]),
@@ -236,7 +234,7 @@ def make_cases():
         Case(
             "Simplex-rows",
             T.Simplex(2.0),
-            jnp.zeros((2, n)),
+            np.zeros((2, n)),
             nothing,
             lambda rng: 2 * rng.dirichlet(np.ones(n), 2).ravel(),
             piecewise([simplex, simplex], [n]),
@@ -270,7 +268,7 @@ def make_cases():
         Case(
             "PSDCone",
             T.PSDCone(),
-            jnp.zeros((3, 3)),
+            np.zeros((3, 3)),
             nothing,
             lambda rng: symmetric(rng, 0, 3),
             by_rotations(0.0, None),
@@ -279,7 +277,7 @@ def make_cases():
         Case(
             "SpectralBox",
             T.SpectralBox(-0.5, 0.9),
-            jnp.zeros((3, 3)),
+            np.zeros((3, 3)),
             nothing,
             lambda rng: symmetric(rng, -0.5, 0.9),
             by_rotations(-0.5, 0.9),
@@ -288,7 +286,7 @@ def make_cases():
         Case(
             "NuclearNorm",
             T.NuclearNorm(0.8),
-            jnp.zeros((3, 4)),
+            np.zeros((3, 4)),
             lambda u: 0.8 * singular_values(u, (3, 4)).sum(),
             anywhere(12),
             by_factors((3, 4), 3, 0.8),
@@ -297,7 +295,7 @@ def make_cases():
         Case(
             "Rank",
             T.Rank(2),
-            jnp.zeros((4, 3)),
+            np.zeros((4, 3)),
             nothing,
             lambda rng: (rng.normal(size=(4, 2)) @ rng.normal(size=(2, 3))).ravel(),
             by_factors((4, 3), 2, 0.0),
@@ -306,7 +304,7 @@ def make_cases():
         Case(
             "TotalVariation1D",
             T.TotalVariation1D(0.7),
-            jnp.zeros((2, 6)),
+            np.zeros((2, 6)),
             tv,
             anywhere(12),
             by_dual_differences(2, 0.7),

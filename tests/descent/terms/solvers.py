@@ -95,7 +95,7 @@ def by_rotations(low, high):
                 bounds=[(None, None)] * 3 + [(low, high)] * 3,
                 options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 500},
             )
-            for _ in range(4)
+            for _ in range(2)
         ]
         return matrix(min(fits, key=lambda fit: fit.fun).x).ravel()
 
@@ -123,7 +123,7 @@ def by_factors(shape, rank, weight):
         options = {"gtol": 1e-10, "ftol": 1e-16, "maxiter": 5000, "maxfun": 20000}
         fits = [
             minimize(cost, rng.normal(size=(rows + columns) * rank), jac=True, method="L-BFGS-B", options=options)
-            for _ in range(5)
+            for _ in range(2)
         ]
         u, v = split(min(fits, key=lambda fit: fit.fun).x)
         return (u @ v.T).ravel()

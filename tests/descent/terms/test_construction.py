@@ -14,7 +14,7 @@ RIGHT = {
     "L1 of an integer": lambda: T.L1(2),
     "L1 of zero": lambda: T.L1(0.0),
     "L1 of a tree": lambda: T.L1({"a": 1.0, "b": np.ones(3)}),
-    "L1 of float32": lambda: T.L1(jnp.ones(3, jnp.float32)),
+    "L1 of float32": lambda: T.L1(np.ones(3, np.float32)),
     "Box without bounds": lambda: T.Box(-INF, INF),
     "Box that is a point": lambda: T.Box(1.0, 1.0),
     "Box of a number and a tree": lambda: T.Box(0.0, {"a": 1.0, "b": np.ones(3)}),
@@ -102,7 +102,7 @@ WRONG = [
         ValueError,
         r"rhs of Affine must be consistent with matrix \(rank 1 of 2 rows\), found one at the distance 0\.447",
     ),
-    (lambda: jax.jit(lambda a: T.Affine(a, [1.0]).basis)(jnp.ones((1, 2))), TypeError, "matrix of Affine .* concrete"),
+    (lambda: jax.jit(lambda a: T.Affine(a, [1.0]).basis)(np.ones((1, 2))), TypeError, "matrix of Affine .* concrete"),
     (lambda: T.SpectralBox(2.0, 1.0), ValueError, "lower of SpectralBox must be ≤ upper"),
     (lambda: T.NuclearNorm(-1.0), ValueError, "weight of NuclearNorm must be a finite number of at least 0"),
     (lambda: T.Rank(1.5), TypeError, r"rank of Rank must be a whole number of at least 1, found 1\.5"),
@@ -134,7 +134,7 @@ def test_wrong(make, error, message):
         make()
 
 
-VECTOR, TREE = jnp.ones(4), {"w": jnp.ones(4), "b": jnp.ones(())}
+VECTOR, TREE = np.ones(4), {"w": np.ones(4), "b": np.ones(())}
 UNFIT = [
     (T.L1(np.ones(3)), VECTOR, r"weight of L1 must broadcast to the shape \(4,\) of x, found the shape \(3,\)"),
     (T.L1(np.ones((2, 4))), VECTOR, r"weight of L1 must broadcast .* found the shape \(2, 4\)"),
@@ -150,7 +150,7 @@ UNFIT = [
     (T.HalfSpace(np.ones(3), 1.0), VECTOR, "normal of HalfSpace must broadcast"),
     (T.Affine(np.ones((1, 3)), [1.0]), VECTOR, "matrix of Affine must have one column for each of the 4 .* found 3"),
     (T.Simplex(), TREE, r"Simplex: x\['b'\] must be a vector or an array of them, found the shape \(\)"),
-    (T.PSDCone(), jnp.ones((2, 3)), r"PSDCone: x must be a square matrix, found the shape \(2, 3\)"),
+    (T.PSDCone(), np.ones((2, 3)), r"PSDCone: x must be a square matrix, found the shape \(2, 3\)"),
     (T.SpectralBox(0, 1), {"a": VECTOR}, r"SpectralBox: x\['a'\] must be a square matrix, found the shape \(4,\)"),
     (T.NuclearNorm(1.0), VECTOR, r"NuclearNorm: x must be a matrix, found the shape \(4,\)"),
     (T.Rank(1), VECTOR, r"Rank: x must be a matrix, found the shape \(4,\)"),

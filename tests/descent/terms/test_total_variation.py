@@ -1,6 +1,7 @@
 """The total variation prox: exact on adversarial signals, linear in time, accurate in float32."""
 
 import time
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +28,20 @@ SIGNALS = {
 }
 
 
-@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
-def test_against_the_dual_problem(signal):
-    jumps = np.diff(np.eye(N), axis=0)
+@cache
+def denoised(weight):
+    """All signals at once, in two leading axes."""
+    rows = np.reshape(PROX(np.reshape(list(SIGNALS.values()), (3, 3, N)), weight), (9, N))
+    return dict(zip(SIGNALS, rows, strict=True))
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_against_the_dual_problem(name):
+    """Leading axes are independent signals."""
+    signal, jumps = SIGNALS[name], np.diff(np.eye(N), axis=0)
     for weight in (1e-3, 0.4, 3.0, 40.0, 1e4):
         dual = lsq_linear(jumps.T, signal, bounds=(-weight, weight), method="bvls", tol=1e-15).x
-        found = PROX(jnp.asarray(signal), weight)
+        found = denoised(weight)[name]
         np.testing.assert_allclose(found, signal - jumps.T @ dual, rtol=0, atol=1e-10 * np.abs(signal).max())
 
 
@@ -46,33 +55,27 @@ def dual_gap(x, u, weight):
 
 @pytest.mark.parametrize("weight", [0.5, 30.0, 1e4])
 def test_optimality_of_long_signals(weight):
-    for signal in (RNG.normal(size=10_000), np.cumsum(RNG.normal(size=10_000))):
-        found = np.asarray(PROX(jnp.asarray(signal), weight))
+    for signal in (RNG.normal(size=4000), np.cumsum(RNG.normal(size=4000))):
+        found = np.asarray(PROX(signal, weight))
         assert dual_gap(signal, found, weight) < 1e-8 * (1 + weight)
 
 
 def test_the_mean_is_what_a_huge_weight_leaves():
-    x = RNG.normal(size=N)
     for weight in (1e4, 1e30, 1e300):
-        np.testing.assert_allclose(PROX(jnp.asarray(x), weight), np.full(N, x.mean()), rtol=0, atol=1e-15)
+        found, mean = denoised(weight)["noise"], SIGNALS["noise"].mean()
+        np.testing.assert_allclose(found, np.full(N, mean), rtol=0, atol=1e-15)
 
 
 def test_a_zero_weight_changes_nothing():
-    for x in SIGNALS.values():
-        np.testing.assert_allclose(PROX(jnp.asarray(x), 0.0), x, rtol=0, atol=1e-15 * np.abs(x).max())
-
-
-def test_leading_axes_are_independent_signals():
-    x = RNG.normal(size=(2, 3, N))
-    rows = np.stack([[PROX(jnp.asarray(row), 0.8) for row in block] for block in x])
-    np.testing.assert_allclose(PROX(jnp.asarray(x), 0.8), rows, rtol=0, atol=1e-14)
+    for name, x in SIGNALS.items():
+        np.testing.assert_allclose(denoised(0.0)[name], x, rtol=0, atol=1e-15 * np.abs(x).max())
 
 
 def test_short_signals():
     for shape in ((0,), (1,), (3, 1), (0, 2)):
-        assert TERM.prox(jnp.ones(shape), 1.0).shape == shape
-    np.testing.assert_allclose(TERM.prox(jnp.asarray([0.0, 4.0]), 1.0), [1.0, 3.0])
-    np.testing.assert_allclose(TERM.prox(jnp.asarray([0.0, 1.0]), 1.0), [0.5, 0.5])
+        assert PROX(np.ones(shape), 1.0).shape == shape
+    np.testing.assert_allclose(PROX(np.array([0.0, 4.0]), 1.0), [1.0, 3.0])
+    np.testing.assert_allclose(PROX(np.array([0.0, 1.0]), 1.0), [0.5, 0.5])
 
 
 def seconds(n, signal):

@@ -55,11 +55,11 @@ def _resident() -> float:
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Forget compiled programs between files once they take up much memory: a worker stays below 2 GB.
+    """Forget compiled programs between files once they take up much memory: a worker stays below 3 GB.
 
     Few are kept gladly: Python's collector looks at all that is kept.
     """
-    if (nextitem is None or nextitem.path != item.path) and _resident() > 1.2:
+    if (nextitem is None or nextitem.path != item.path) and _resident() > 2.2:
         jax.clear_caches()
         gc.collect()
         getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)  # glibc's, which else keeps what is free

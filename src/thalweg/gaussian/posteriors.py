@@ -279,9 +279,8 @@ def _variances(covariance: Any, sites: Any, factor: Factor) -> Any:
 
 def factorise_sites(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Factor:
     """Factorise B = I + diag(√γ̃) K diag(√γ̃), whose eigenvalues are at least 1 whatever K."""
-    xp = namespace(sites)
-    root = xp.sqrt(sites)
-    return _factor(root[:, None] * covariance * root[None] + xp.eye(len(root), dtype=root.dtype))
+    root = namespace(sites).sqrt(sites)
+    return _factor(root[:, None] * covariance * root[None], 1.0)
 
 
 def inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -294,6 +293,6 @@ def solve(matrix: Float[Array, "d d"], right: Float[Array, " d"]) -> Float[Array
     return _factor(matrix).solve(right)
 
 
-def _factor(matrix: Float[Array, "d d"]) -> Factor:
+def _factor(matrix: Float[Array, "d d"], added: float = 0.0) -> Factor:
     """Factorise a precision as it is, or return NaN: one with a diagonal raised would be that of another posterior."""
-    return Factor(cholesky(matrix), 0.0)
+    return Factor(cholesky(matrix, added), 0.0)

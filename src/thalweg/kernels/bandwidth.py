@@ -12,7 +12,7 @@ from thalweg import arguments
 __all__ = ["median_distance"]
 
 
-def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
+def median_distance(x: Any, key: Key[Array, ""] | np.random.Generator, sample: int = 2000) -> float:
     """Return the median Euclidean distance between points that differ, over a sample of pairs.
 
     It is the usual lengthscale to start from; for classification a half or a third of it is often better.
@@ -22,7 +22,7 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     x
         Points, one per row: an array (a memory map is not read as a whole) or a SciPy sparse matrix.
     key
-        A random key that chooses the pairs.
+        A random key, or a generator of NumPy, that chooses the pairs.
     sample
         The number of pairs. If there are no more than that in all, each is taken once.
 
@@ -32,14 +32,14 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     4.0
     """
     sample = arguments.whole("sample", sample)
-    key = arguments.random_key("key", key)
     x = x.tocsr() if scipy.sparse.issparse(x) else x if isinstance(x, np.ndarray) else np.asarray(x)
     if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] == 0:
         raise ValueError(f"x must be a matrix with at least two points, one per row, found shape {x.shape}")
     if x.dtype.kind not in "biuf":
         raise TypeError(f"x must hold real numbers, found {x.dtype}")
-    draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))  # on the host, where nothing is compiled
-    first, second = some_pairs(x.shape[0], draws, sample)
+    if not isinstance(key, np.random.Generator):  # on the host, where nothing is compiled
+        key = np.random.default_rng(np.asarray(jax.random.key_data(arguments.random_key("key", key))))
+    first, second = some_pairs(x.shape[0], key, sample)
     difference = x[first].astype(np.float64) - x[second].astype(np.float64)
     with np.errstate(invalid="ignore"):
         # Squares of very large or small numbers are none.

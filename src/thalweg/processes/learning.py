@@ -59,7 +59,7 @@ def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> l
     scales: list[np.ndarray] = [np.ones(())]
     if np.any(varying) and spread.max() > ONE_SCALE_RATIO * spread[varying].min():
         scales = [np.ones(len(spread)), np.where(varying, spread, 1.0)]
-    median = lambda rows: median_distance(rows, jax.random.key(0)) if len(rows) > 1 else 1.0
+    median = lambda rows: median_distance(rows, np.random.default_rng(0)) if len(rows) > 1 else 1.0
     with jax.enable_x64(True):
         lengths = [jax.device_put(unit * median(rows / scale) * scale) for scale in scales]
         return [kind(lengthscale=length, variance=jax.device_put(np.array(10.0))) for length in lengths]

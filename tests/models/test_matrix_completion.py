@@ -134,7 +134,7 @@ def test_factors_of_new_rows_are_those_of_old_ones_with_the_same_ratings(fitted)
     assert np.max(np.abs(found - old) / spread) < 0.7
 
 
-def test_new_ratings_are_taken_in():
+def test_new_ratings_are_taken_in(fitted):
     late = X[:, 0] >= 50
     new_film = X[:, 1] >= 38
     first, rest = TRAIN & ~late & ~new_film, TRAIN & (late | new_film)
@@ -144,20 +144,18 @@ def test_new_ratings_are_taken_in():
     model.partial_fit(X[rest], STARS[rest])
     assert rmse(model, X[test], STARS[test]) < 0.75 * before
     assert np.all(model.predict(X[test], return_std=True)[1] < unsure + 0.1)
-    whole = MatrixCompletion(**SMALL).fit(X[TRAIN], STARS[TRAIN])
-    assert rmse(model, X[test], STARS[test]) < 1.2 * rmse(whole, X[test], STARS[test])
+    assert rmse(model, X[test], STARS[test]) < 1.2 * rmse(fitted, X[test], STARS[test])
     assert not set(model.recommend(55, 40)[0]) & set(X[TRAIN & (X[:, 0] == 55), 1])
     assert len(model.row_ids_) == len(model.row_factors_) == len(np.unique(X[TRAIN, 0]))
 
 
-def test_half_as_many_ratings_again_are_fitted_with_all_others():
+def test_half_as_many_ratings_again_are_fitted_with_all_others(fitted):
     known = np.flatnonzero(TRAIN)
-    whole = MatrixCompletion(**SMALL).fit(X[known], STARS[known])
     for first, same in ((len(known) // 2, True), (len(known) - 100, False)):
         model = MatrixCompletion(**SMALL).fit(X[known[:first]], STARS[known[:first]])
         model.partial_fit(X[known[first:]], STARS[known[first:]])
-        assert np.allclose(model.predict(X), whole.predict(X), atol=1e-5) == same
-        assert rmse(model) < 1.1 * rmse(whole)
+        assert np.allclose(model.predict(X), fitted.predict(X), atol=1e-5) == same
+        assert rmse(model) < 1.1 * rmse(fitted)
 
 
 def test_few_counts_without_taste_are_ranked_by_popularity():
@@ -183,7 +181,7 @@ def test_ratings_of_new_columns_come_again_where_presence_counts():
 
 
 def test_new_ratings_may_widen_the_range(fitted):
-    model = clone(fitted).fit(X[TRAIN], STARS[TRAIN])
+    model = copy.deepcopy(fitted)
     model.partial_fit(np.repeat(X[:1], 30, axis=0), np.full(30, 9.0))
     assert 5.5 < model.predict(X[:1])[0] <= 9
     strict = clone(fitted).set_params(bounds=(1, 5)).fit(X[TRAIN], STARS[TRAIN])
@@ -283,7 +281,7 @@ def test_intervals_of_few_ratings_are_wide():
 
 
 def test_a_warm_start_goes_on(fitted):
-    model = clone(fitted).set_params(warm_start=True).fit(X[TRAIN], STARS[TRAIN])
+    model = copy.deepcopy(fitted).set_params(warm_start=True)
     cold, bound = model.n_iter_, model.elbo_
     model.fit(X[TRAIN], STARS[TRAIN])
     assert model.n_iter_ < cold
@@ -293,9 +291,9 @@ def test_a_warm_start_goes_on(fitted):
 def test_a_validation_set_ends_the_fit():
     with pytest.warns(ConvergenceWarning, match="max_iter=3 sweeps"):
         MatrixCompletion(**{**SMALL, "max_iter": 3}).fit(X[TRAIN], STARS[TRAIN])
-    model = MatrixCompletion(**{**SMALL, "validation_fraction": 0.2, "tol": 0.0}).fit(X[TRAIN], STARS[TRAIN])
+    model = MatrixCompletion(**{**SMALL, "validation_fraction": 0.1, "tol": 0.0}).fit(X[TRAIN], STARS[TRAIN])
     errors = model.history_["held_out_rmse"]
-    assert len(errors) == model.n_iter_ == len(model.history_["bound"])
+    assert len(errors) == model.n_iter_ == len(model.history_["bound"]) < 50
     assert rmse(model) < 0.6
 
 
@@ -326,7 +324,7 @@ def test_what_was_learned_is_kept_when_interrupted(monkeypatch):
 
 
 def test_a_fit_that_fails_changes_nothing(fitted):
-    model = clone(fitted).fit(X[TRAIN], STARS[TRAIN])
+    model = copy.deepcopy(fitted)
     before = model.predict(X[:5])
     with pytest.raises(ValueError, match="finite numbers, found nan at index 1"):
         model.fit(X[:3], [1.0, np.nan, 2.0])
@@ -528,7 +526,7 @@ def test_what_was_done_again_and_words_with_an_array_of_features():
 def test_columns_without_factors_are_similar_to_none():
     rng = np.random.default_rng(0)
     pairs = np.column_stack([rng.integers(0, 30, 300), rng.integers(0, 20, 300)])
-    model = MatrixCompletion(10, presence=False, random_state=0).fit(pairs, rng.normal(size=300))
+    model = MatrixCompletion(6, presence=False, tol=0.01, random_state=0).fit(pairs, rng.normal(size=300))
     columns, correlations = model.similar(7, 3)
     assert len(columns) == 3
     np.testing.assert_array_equal(correlations, 0)

@@ -27,7 +27,7 @@ def three_of_fifty(rows, seed=0):
     return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
 
 
-@pytest.mark.parametrize("rows", [150, 600], ids=["one rung", "two rungs"])
+@pytest.mark.parametrize("rows", [150, 540], ids=["one rung", "two rungs"])
 def test_what_is_chosen_predicts_better_than_where_the_search_starts(rows):
     """Those are Matern32 with one scale for all features, and with each feature's own."""
     rng = np.random.default_rng(0)
@@ -36,6 +36,7 @@ def test_what_is_chosen_predicts_better_than_where_the_search_starts(rows):
     y = truth + 0.2 * rng.normal(size=len(x))
     error = lambda found: np.sqrt(np.mean((found.predict(x[rows:])[:, 0] - truth[rows:]) ** 2))
     table = numbers(x[:rows], y[:rows])
+    assert len(make_rungs(table, 0)) == (1 if rows == 150 else 2)
     start = {"kernel": Matern32, "bandwidth": 1.0, "alpha": 1e-2, "metric": "none"}
     common = numbers(x[:rows] / [1.0, 1.0, 1.0, 1.0], y[:rows])
     own = numbers(x[:rows] / np.std(x, axis=0), y[:rows])
@@ -84,7 +85,7 @@ def test_a_bandwidth_and_a_ridge_that_are_given_stay():
 
 
 def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
-    x, y = three_of_fifty(500)
+    x, y = three_of_fifty(300)
     new, truth = three_of_fifty(500, seed=1)
     error = {}
     for metric in ("auto", "none"):
@@ -256,8 +257,8 @@ def test_a_loss_of_log_odds_has_a_ridge_of_its_own():
 
 def test_a_robust_loss_is_searched_for_too():
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 6, size=(900, 1))
-    y = np.sin(x[:, 0]) + 0.3 * rng.standard_t(2, size=900)
+    x = rng.uniform(0, 6, size=(600, 1))
+    y = np.sin(x[:, 0]) + 0.3 * rng.standard_t(2, size=600)
     found = fit(numbers(x, y), Settings(loss=HuberLoss(0.5)), seed=0)
     assert np.sqrt(np.mean((found.predict(x)[:, 0] - np.sin(x[:, 0])) ** 2)) < 0.1
 
@@ -287,7 +288,7 @@ interrupts = []
 @pytest.mark.parametrize("act", ["fit", "partial_fit"])
 def test_an_interrupted_search_keeps_the_best_so_far(act):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(1800, 2))
+    x = rng.normal(size=(700, 2))
     y = np.sin(2 * x[:, 0])
     interrupts.clear()
     model = KernelRegressor(Interrupted, metric="none", random_state=0, method=Auto(block_size=512))
@@ -304,7 +305,11 @@ def test_a_stream_that_starts_with_few_rows_is_warned_of():
 
 
 def test_a_full_metric_of_many_features_is_compared_with_others_of_its_kind():
-    x = np.random.default_rng(0).normal(size=(60, 160))
-    found = choose_kernel(framed(numbers(x, x[:, 0])), Settings(loss=SquaredLoss(), metric="full"), seed=0)
-    assert found.frame.metric.shape == (160, 160)
+    """Its 6,400 numbers are not counted as learned ones: by Akaike's criterion a loss would overflow."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(16, 80))
+    found = choose_kernel(
+        framed(numbers(x, x[:, 0] + rng.normal(size=16))), Settings(loss=SquaredLoss(), metric="full"), seed=0
+    )
+    assert found.frame.metric.shape == (80, 80)
     assert np.isfinite(found.loss)

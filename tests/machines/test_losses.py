@@ -177,8 +177,9 @@ def test_smooth_losses_need_no_smoothing(name):
 @pytest.mark.parametrize("name", LOSSES)
 def test_single_precision_stays_single_and_extremes_stay_finite(name):
     loss, _ = LOSSES[name]
-    f, y = jnp.array([[1e4, -1e4, 0.0]], jnp.float32), jnp.array([[0.0, 1.0, 0.0]], jnp.float32)
-    for part in (loss.value(f, y), loss.gradient(f, y), loss.smoothed_gradient(f, y, f * 0)):
+    f, y = np.array([[1e4, -1e4, 0.0]], np.float32), np.array([[0.0, 1.0, 0.0]], np.float32)
+    parts = jax.jit(lambda f, y: (loss.value(f, y), loss.gradient(f, y), loss.smoothed_gradient(f, y, f * 0)))
+    for part in parts(f, y):
         assert part.dtype == jnp.float32
         assert np.isfinite(part).all()
 
@@ -186,8 +187,8 @@ def test_single_precision_stays_single_and_extremes_stay_finite(name):
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.9])
 def test_the_mean_pinball_loss_is_least_at_the_quantile(q):
     y = np.random.default_rng(0).exponential(size=(401, 1))
-    grid = np.linspace(0, 5, 2001)
-    means = jax.vmap(lambda at: jnp.mean(QuantileLoss(q).value(jnp.full_like(y, at), y)))(grid)
+    grid = np.linspace(0, 5, 501)
+    means = [np.mean(QuantileLoss(q).value(np.full_like(y, at), y)) for at in grid]
     assert grid[np.argmin(means)] == pytest.approx(np.quantile(y, q), abs=0.03)
 
 

@@ -1,5 +1,7 @@
 """The grid method against dense linear algebra with the same interpolated kernel, and against the exact method."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import pytest
@@ -25,11 +27,11 @@ KERNELS = {
 FIXED = RegressorSettings("grid", learn=False)
 
 
-def rows_of(dimension, known=True):
+def rows_of(dimension):
     rng = np.random.default_rng(dimension)
     inputs = rng.uniform(size=(COUNT, dimension))
     targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * rng.normal(size=(COUNT, 2))
-    noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
+    noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0)
     weights = 1.0 + np.arange(COUNT) % 2
     basis = ProcessMean.of("linear", inputs).basis(inputs)
     return RegressionRows(inputs, targets, basis, noise, weights, 0.1 * (weights - 1), weights, np.log(weights))
@@ -158,13 +160,19 @@ def test_few_rows_of_a_plane_take_the_exact_method():
     assert np.sqrt(np.mean((found.posterior.predict(inputs)[0][:, 0] - waves) ** 2)) < 0.1
 
 
-@pytest.mark.parametrize("factor", [1e-3, 1e3])  # both share their programs
-def test_learning_finds_the_same_from_any_start(factor):
+@cache
+def learned(factor):
+    """A fit that starts from a lengthscale wrong by a factor; fits from all factors share their programs."""
     rng = np.random.default_rng(3)
     inputs = np.sort(rng.uniform(0, 60, size=(450, 1)), axis=0)
     truth = np.linalg.cholesky(np.asarray(Gaussian(2.0, 4.0)(inputs)) + 1e-8 * np.eye(450)) @ rng.normal(size=450)
     targets = (truth + 0.3 * rng.normal(size=450))[:, None]
-    found = fit_regressor(inputs, targets, RegressorSettings("grid"), Gaussian(2.0 * factor, 1.0))
+    return fit_regressor(inputs, targets, RegressorSettings("grid", mean="zero"), Gaussian(2.0 * factor, 1.0))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_learning_finds_the_same_from_any_start(factor):
+    found = learned(factor)
     assert float(found.posterior.kernel.lengthscale) == pytest.approx(2.0, rel=0.15)
     assert found.posterior.noise == pytest.approx(0.09, rel=0.3)
     assert not found.posterior.coarse
@@ -182,15 +190,12 @@ def test_a_rough_function_without_noise_is_searched_from_some_noise():
 
 
 def test_beyond_the_grid_is_the_prior():
-    rows = rows_of(1, known=False)
-    settings = RegressorSettings("grid", learn=False, mean="zero")
-    found = fit_regressor(rows.inputs, rows.targets, settings, Gaussian(0.1, 3.0), 0.1).posterior
+    found = learned(1e3).posterior
     mean, variance = found.predict(np.array([[1e4], [-1e4]]))
     np.testing.assert_array_equal(mean, 0)
-    np.testing.assert_allclose(variance, 3.0)
+    np.testing.assert_allclose(variance, float(found.kernel.variance))
     with pytest.raises(ValueError, match="2 points lie beyond"):
         found.sample(np.array([[1e4], [-1e4]]), 1, np.random.default_rng(0))
-    assert not found.coarse
 
 
 def test_a_grid_that_memory_does_not_hold_fine_enough_says_so():

@@ -67,14 +67,16 @@ def test_a_small_noise_that_is_learned_is_no_trouble(features, monkeypatch):
     assert any(found.posterior.noise == pytest.approx(noise, rel=0.3) for noise in (1e-6, 1e-5))
 
 
-def test_linear_data_are_learned():
+def test_linear_data_are_learned(monkeypatch):
+    """Of the shapes of the test above, whose programs it shares."""
+    monkeypatch.setitem(PIVOTS, "cpu", 256)
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 3))
-    y = x @ np.array([3.0, -2.0, 1.0]) + 0.1 * rng.normal(size=200)
+    x, w = rng.normal(size=(400, 16)), np.array([3.0, -2.0, 1.0] + 13 * [0.0])
+    y = x @ w + 0.1 * rng.normal(size=400)
     found = fit_regressor(x, y[:, None], RegressorSettings("iterative", restarts=0), Gaussian)
-    new = rng.normal(size=(200, 3))
+    new = rng.normal(size=(200, 16))
     mean = found.posterior.predict(new)[0][:, 0]
-    assert np.sqrt(np.mean((mean - new @ np.array([3.0, -2.0, 1.0])) ** 2)) < 0.05
+    assert np.sqrt(np.mean((mean - new @ w) ** 2)) < 0.05
     assert found.solved
 
 

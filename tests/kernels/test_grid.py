@@ -25,10 +25,14 @@ def grid_and_points(shape, points=12):
     return grid, inside
 
 
+entries = jax.jit(lambda W: (W.indices, W.weights))
+
+
 def dense(W):
     """W entry by entry."""
     matrix = np.zeros(W.shape)
-    np.add.at(matrix, (np.arange(W.shape[0])[:, None], np.asarray(W.indices)), np.asarray(W.weights))
+    indices, weights = map(np.asarray, entries(W))
+    np.add.at(matrix, (np.arange(W.shape[0])[:, None], indices), weights)
     return matrix
 
 
@@ -66,12 +70,11 @@ def test_quadratics_are_met_everywhere_and_the_nodes_exactly(shape):
 def test_the_error_falls_as_the_third_power_of_the_spacing_up_to_the_boundary(dimension):
     function = lambda x: np.sin(3 * x[:, 0]) * np.exp(x[:, -1])
     points = RNG.uniform(size=(400, dimension))
-    errors = []
-    for nodes in (33, 65, 129):
-        grid = Grid(np.zeros(dimension), np.full(dimension, 1 / (nodes - 1)), (nodes,) * dimension)
-        values = function(grid.offsets())[:, None]
-        found = np.asarray(interpolate(grid.interpolation(points), values))[:, 0]
-        errors.append(np.max(np.abs(found - function(points))))
+    grids = [Grid([0.0] * dimension, [1 / (nodes - 1)] * dimension, (nodes,) * dimension) for nodes in (33, 65, 129)]
+    values = [function(grid.offsets())[:, None] for grid in grids]
+    every = jax.jit(lambda Ws, values: [W.mv(block)[:, 0] for W, block in zip(Ws, values, strict=True)])
+    found = np.asarray(every([grid.interpolation(points) for grid in grids], values))
+    errors = np.max(np.abs(found - function(points)), axis=1)
     rates = np.log2(errors[:-1]) - np.log2(errors[1:])
     assert np.all(rates > 2.8), rates
 
@@ -79,10 +82,9 @@ def test_the_error_falls_as_the_third_power_of_the_spacing_up_to_the_boundary(di
 @pytest.mark.parametrize("name", ["Gaussian", pytest.param("Matern52", marks=pytest.mark.slow)])
 def test_an_interpolated_kernel_comes_to_the_kernel_at_that_rate(name):
     points, kernel = np.random.default_rng(0).uniform(size=(400, 1)), KERNELS[name]
-    errors = []
-    for nodes in (17, 33, 65):
-        A = interpolated(kernel, Grid([0.0], [1 / (nodes - 1)], (nodes,)), points)
-        errors.append(np.max(np.abs(np.asarray(to_dense(A)) - np.asarray(kernel(points)))))
+    grids = [Grid([0.0], [1 / (nodes - 1)], (nodes,)) for nodes in (17, 33, 65)]
+    every = jax.jit(lambda kernel: [interpolated(kernel, grid, points).to_dense() for grid in grids])
+    errors = np.max(np.abs(np.asarray(every(kernel)) - np.asarray(kernel(points))), axis=(1, 2))
     rates = np.log2(errors[:-1]) - np.log2(errors[1:])
     # Matérn-5/2 has four derivatives at 0, the fourth one being its last: cubic interpolation sees three.
     assert np.all(rates > 2.9), rates

@@ -75,7 +75,7 @@ def test_gradients_are_unbiased_under_every_law(problem, theta, law):
 
 
 def test_gradients_with_the_leading_value_apart_are_unbiased_too(problem):
-    ratings = problem.known() + 1.0  # one singular value is far above the others
+    ratings = jnp.asarray(np.asarray(problem.known()) + 1.0)  # one singular value is far above the others
     values = np.linalg.svd(np.asarray(ratings), compute_uv=False)
     assert problem.interval(ratings, True)[1] < 0.5 * problem.interval(ratings)[1]
     assert 0.9 * values[1] ** 2 < float(second(ratings)) <= 1.001 * values[1] ** 2
@@ -108,16 +108,17 @@ def test_the_optimum_is_that_of_proximal_gradient_as_smoothing_vanishes():
         Exact(lambda x, misfit: misfit(x), plain.misfit),
         plain.known(),
         term=NuclearNorm(1.0),
-        step=float(1 / (2 * plain.misfit.weights.max())),
+        step=float(1 / (2 * np.max(plain.misfit.weights))),
         momentum=FISTA(),
         steps=3000,
     ).x
+    target = np.asarray(target)
     gaps = []
     for smoothing in (0.1, 0.01, 0.001):
         problem = Relaxed.of(ratings, low=-50.0, high=50.0, threshold=threshold, smoothing=smoothing, dtype=np.float64)
         way = Way("gd", 1.0, round=3000, accelerated=True)
         path = descend(problem, plain.known(), way, jax.random.key(0), rounds=1)
-        gaps.append(float(jnp.max(jnp.abs(path.theta - target))))
+        gaps.append(np.max(np.abs(np.asarray(path.theta) - target)))
     assert gaps[0] > 4 * gaps[1] > 16 * gaps[2]
     assert gaps[2] < 0.01
 
@@ -127,12 +128,12 @@ def test_stochastic_ways_end_near_the_optimum_and_in_the_box(problem, least, met
     start = problem.known()
     step, decay = (0.3, np.inf) if method == "svrg" else (0.1, 40.0)
     way = Way(method, step, probes=16, round=20, restart="last", decay=decay)
-    path = descend(problem, start, way, jax.random.key(1), rounds=20, watch=lambda theta: float(jnp.min(theta)))
+    path = descend(problem, start, way, jax.random.key(1), rounds=10, watch=lambda theta: np.asarray(theta).min())
     assert min(path.watched) >= 0
-    assert float(jnp.max(path.theta)) <= 5
+    assert np.max(np.asarray(path.theta)) <= 5
     gained = problem.value(start) - problem.value(least)
     assert problem.value(path.theta) - problem.value(least) < {"svrg": 0.01, "sgd": 0.1}[method] * gained
-    assert len(path.seconds) == len(path.watched) == 21
+    assert len(path.seconds) == len(path.watched) == 11
 
 
 @pytest.mark.slow
@@ -162,11 +163,11 @@ def test_bounds_hold_and_are_tight():
 
 def test_a_norm_that_outgrows_its_interval_repeats_the_round(problem):
     # From nothing at all the first interval holds next to nothing.
-    nothing = jnp.zeros(SHAPE)
-    assert problem.interval(nothing)[1] < 0.1 * problem.interval(jnp.full(SHAPE, 5.0))[1]
+    nothing, most = jnp.asarray(np.zeros(SHAPE)), jnp.asarray(np.full(SHAPE, 5.0))
+    assert problem.interval(nothing)[1] < 0.1 * problem.interval(most)[1]
     path = descend(problem, nothing, Way("sgd", 0.1, probes=16, round=20, decay=40.0), jax.random.key(1), rounds=3)
     assert path.status is Status.STEPS_SPENT
-    assert bool(jnp.all(jnp.isfinite(path.theta)))
+    assert np.all(np.isfinite(path.theta))
     assert problem.value(path.theta) < problem.value(nothing)
 
 

@@ -137,7 +137,7 @@ def test_a_stream_of_few_documents_begins_again_when_it_has_more(corpus, tmp_pat
 
 def test_covariates_change_prevalence():
     X, topics, _, covariate = drawn(3, effect=0.7)
-    model = CorrelatedTopicModel(TOPICS, max_iter=9, tol=0.01, draws=50, random_state=0).fit(
+    model = CorrelatedTopicModel(TOPICS, max_iter=9, tol=0.01, draws=20, random_state=0).fit(
         X, covariates=10 * covariate
     )
     order, _ = matched(model.components_, topics)
@@ -226,7 +226,7 @@ def test_fractions_are_warned_of():
 @pytest.mark.parametrize(
     ("topics", "documents", "words"),
     [
-        (8, 3, 5),
+        (5, 3, 4),
         *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 6, 5), (9, 6, 4), (3, 1, 6), (2, 5, 1))),
     ],
 )

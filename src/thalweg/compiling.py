@@ -10,15 +10,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-_QUICK: Mapping[str, Any] = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_parallel_codegen_split_count": 1,
-    "xla_cpu_use_fusion_emitters": False,
-}
-_LOOPS: Mapping[str, Any] = {**_QUICK, "xla_backend_optimization_level": 1}
-_FUSED: Mapping[str, Any] = {**_LOOPS, "xla_cpu_use_fusion_emitters": True}
-_UNTUNED: Mapping[str, Any] = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-
 
 @cache
 def quick_options(loops: bool = False, fused: bool = False) -> Mapping[str, Any]:
@@ -34,7 +25,12 @@ def quick_options(loops: bool = False, fused: bool = False) -> Mapping[str, Any]
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(quick_options()))(1.0))
     2.0
     """
-    return known_options(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else {}
+    options = {
+        "xla_backend_optimization_level": int(loops or fused),
+        "xla_cpu_parallel_codegen_split_count": 1,
+        "xla_cpu_use_fusion_emitters": fused,
+    }
+    return known_options(options) if jax.default_backend() == "cpu" else {}
 
 
 @cache
@@ -50,7 +46,8 @@ def untuned_options() -> Mapping[str, Any]:
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(untuned_options()))(1.0))
     2.0
     """
-    return known_options(_UNTUNED) if jax.default_backend() == "gpu" else {}
+    options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    return known_options(options) if jax.default_backend() == "gpu" else {}
 
 
 def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -60,10 +60,8 @@ def enough_threads(rows: int) -> Iterator[None]:
                 limit.restore_original_limits()
 
 
-@cache
-def _libraries() -> ThreadpoolController:
-    """Those loaded: to look for them takes as long as to factorise a matrix of a hundred rows."""
-    return ThreadpoolController()
+_libraries = cache(ThreadpoolController)
+"""Return those loaded: to look for them takes as long as to factorise a matrix of a hundred rows."""
 
 
 def in_threads(act: Callable[[_Given], _Made], items: Sequence[_Given]) -> list[_Made]:

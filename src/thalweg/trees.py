@@ -2,7 +2,6 @@
 
 import operator
 from functools import cache, reduce
-from itertools import accumulate, pairwise
 from typing import Any
 
 import equinox as eqx
@@ -189,9 +188,9 @@ def flattened(tree: Any) -> np.ndarray:
 def unflattened(values: np.ndarray, like: Any) -> Any:
     """Return a tree of the numbers in a row."""
     leaves, structure = jax.tree.flatten(like)
-    ends = list(accumulate((np.size(leaf) for leaf in leaves), initial=0))
-    parts = zip(pairwise(ends), leaves, strict=True)
-    return jax.tree.unflatten(structure, [values[begin:end].reshape(np.shape(leaf)) for (begin, end), leaf in parts])
+    parts = np.split(values, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+    shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
 
 
 def as_device_arrays(tree: Any) -> Any:

@@ -53,28 +53,6 @@ def storable(cls: C) -> C:
     return cls
 
 
-def check_sparse(columns: np.ndarray, starts: np.ndarray, shape: tuple[int, int]) -> None:
-    """Refuse columns of one row after the other, and where rows start, that are no sparse matrix of a shape.
-
-    SciPy takes them unread, and a column beyond the last is then read from memory that is not the matrix's.
-
-    Examples
-    --------
-    >>> check_sparse(np.array([0, 5]), np.array([0, 2]), (1, 3))
-    Traceback (most recent call last):
-        ...
-    ValueError: columns beyond the 3 that there are
-    """
-    if not all(part.ndim == 1 and np.issubdtype(part.dtype, np.integer) for part in (columns, starts)):
-        raise ValueError("numbers of columns that are not whole")
-    if len(starts) != shape[0] + 1 or starts[0] != 0 or starts[-1] != len(columns):
-        raise ValueError(f"{shape[0]} rows that do not hold the {len(columns)} columns")
-    if np.any(np.diff(starts) < 0):
-        raise ValueError("rows that do not follow one another")
-    if np.any((columns < 0) | (columns >= shape[1])):
-        raise ValueError(f"columns beyond the {shape[1]} that there are")
-
-
 def _stored(node: Any) -> dict[str, Any]:
     """The arguments that an object of a storable class is made from."""
     if hasattr(node, "stored"):

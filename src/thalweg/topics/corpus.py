@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 
-from thalweg.codec import check_sparse
 from thalweg.files import storable
 from thalweg.runs import Run
 from thalweg.selection.race import race
@@ -92,10 +91,10 @@ class FirstDocuments(NamedTuple):
 
     def check_stored(self) -> None:
         """Refuse arrays from a file that are no sparse table; the number of words is checked by :class:`Topics`."""
-        words = int(np.max(self.indices, initial=-1)) + 1
-        check_sparse(self.indices, self.indptr, (len(self.design), words))
-        if len(self.data) != len(self.indices) or not np.all(np.isfinite(self.data)):
-            raise ValueError("counts of other words, or that are no finite numbers")
+        self.table(int(np.max(self.indices, initial=-1)) + 1).check_format(full_check=True)
+        are_whole = all(np.issubdtype(part.dtype, np.integer) for part in (self.indices, self.indptr))
+        if not are_whole or not np.all(np.isfinite(self.data)):
+            raise ValueError("counts that are no finite numbers, or words that are no columns")
 
 
 @storable

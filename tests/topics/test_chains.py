@@ -8,11 +8,12 @@ from scipy.sparse import csr_array
 from scipy.special import gammaln, softmax
 
 from thalweg import CorrelatedTopicModel
+from thalweg.gaussian.softmax import contrasts
 from thalweg.topics.chains import ChainTarget, adaptation_rate
 from thalweg.topics.documents import DocumentWords
 from thalweg.topics.effects import JointChain, log_marginal
 from thalweg.topics.pages import BatchShape, make_pages
-from thalweg.topics.prevalence import Prevalence, contrasts
+from thalweg.topics.prevalence import Prevalence
 
 COPIES, SIDES = 2000, 2
 TOPICS = np.array([[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg import helmert
 from scipy.sparse import csr_array
 from scipy.special import digamma
 
@@ -22,7 +23,6 @@ from thalweg.linalg import factorise, namespace
 from thalweg.linalg.arrays import AnyArray, while_loop
 from thalweg.topics.documents import MAX_MOVE, DocumentWords
 from thalweg.topics.pages import BatchShape, make_pages, page_counts, page_width
-from thalweg.topics.prevalence import contrasts
 
 __all__ = ["Dirichlet", "LogisticNormal"]
 
@@ -185,7 +185,7 @@ class LogisticNormal:
             raise ValueError(f"mean must have a row for each of {counts.shape[0]} documents, found {len(self.mean)}")
         count, width = counts.shape[0], page_width(counts)
         pages = make_pages(counts, BatchShape(count, int(page_counts(counts, width).sum()), width))
-        basis = contrasts(topics)
+        basis = helmert(topics).T  # an orthonormal basis of the vectors that sum to zero
         given = basis[:free]  # z of a topic that is not free is 0
         means = np.broadcast_to(self.mean @ given, (count, topics - 1)).astype(np.float32)
         precision = factorise(given.T @ self.covariance @ given).inverse()

@@ -23,8 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.linalg import helmert
 from scipy.sparse import csr_array
 from scipy.special import gammaln, softmax
+from scipy.stats import invwishart
 
 from thalweg.compiling import quick_jit
 from thalweg.files import storable
@@ -35,7 +37,7 @@ from thalweg.topics.chains import ChainState, ChainTarget, adaptation_rate, draw
 from thalweg.topics.corpus import Topics, TopicSettings
 from thalweg.topics.documents import DocumentWords, has_long_loops
 from thalweg.topics.pages import SIZE_GRAIN, DocumentBatch, Pages, make_batches, split_rows
-from thalweg.topics.prevalence import Prevalence, contrasts, covariate_ridge
+from thalweg.topics.prevalence import Prevalence, covariate_ridge
 
 __all__ = ["Effects", "refined"]
 
@@ -120,7 +122,7 @@ class JointChain:
     ) -> None:
         self.design, self.topics, self.smoothing = design, np.asarray(topics, np.float64), smoothing
         self.rng = np.random.default_rng(seed)
-        self.basis = contrasts(topics.shape[1])
+        self.basis = helmert(topics.shape[1]).T  # an orthonormal basis of vectors that sum to zero
         self.coefficients = prevalence.coefficients @ self.basis
         self.covariance = self.basis.T @ prevalence.covariance @ self.basis
         # RRᵀ is the covariance of a column of C, in units of Σ.
@@ -190,7 +192,7 @@ class JointChain:
         u = np.concatenate([np.asarray(part.state.u, np.float64)[: len(part.batch.rows), 0] for part in self.parts])
         whitened = self.root.T @ (self.design.T @ u)
         scatter = np.eye(sides) + u.T @ u - whitened.T @ whitened
-        self.covariance = draw_inverse_wishart(self.rng, sides + 1 + count, scatter)
+        self.covariance = np.atleast_2d(invwishart.rvs(sides + 1 + count, scatter, random_state=self.rng))
         noise = self.rng.normal(size=whitened.shape)
         self.coefficients = self.root @ (whitened + noise @ factorise(self.covariance).lower.T)
 
@@ -209,24 +211,6 @@ def log_marginal(words: Float[np.ndarray, "v k"], concentration: float) -> float
     counts = np.flatnonzero(often) + 1
     gain = gammaln(concentration + counts) - gammaln(concentration)
     return float(np.sum(of_topics) + often[counts - 1] @ gain)
-
-
-def draw_inverse_wishart(
-    rng: np.random.Generator, freedom: int, scale: Float[np.ndarray, "r r"]
-) -> Float[np.ndarray, "r r"]:
-    """Draw from W⁻¹(scale, freedom), by Bartlett's triangle.
-
-    Examples
-    --------
-    >>> draws = [draw_inverse_wishart(np.random.default_rng(seed), 12, 9 * np.eye(2)) for seed in range(400)]
-    >>> np.round(np.mean(draws, axis=0), 0) + 0.0        # scale / (freedom − side − 1)
-    array([[1., 0.],
-           [0., 1.]])
-    """
-    side = len(scale)
-    triangle = np.tril(rng.normal(size=(side, side)), -1) + np.diag(np.sqrt(rng.chisquare(freedom - np.arange(side))))
-    root = np.linalg.solve(triangle, factorise(scale).lower.T)
-    return root.T @ root
 
 
 def refined(

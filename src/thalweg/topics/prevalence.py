@@ -99,16 +99,3 @@ class Prevalence(NamedTuple):
 def covariate_ridge(covariates: int) -> Float[np.ndarray, "p p"]:
     """Return the precision of the prior C ~ N(0, Σ) a standard deviation of a covariate; the intercept is free."""
     return np.diag(np.arange(covariates) > 0).astype(float)
-
-
-def contrasts(topics: int) -> Float[np.ndarray, "k r"]:
-    """Return an orthonormal basis of the vectors of ``topics`` entries that sum to zero.
-
-    Examples
-    --------
-    >>> basis = contrasts(3)
-    >>> bool(np.allclose(basis.T @ basis, np.eye(2))), bool(np.allclose(basis.sum(axis=0), 0))
-    (True, True)
-    """
-    columns = np.eye(topics)[:, : topics - 1] - 1 / topics
-    return np.linalg.qr(columns)[0] if topics > 1 else np.zeros((1, 0))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.linalg import qr
 from scipy.sparse import csr_array, dia_array
 
 __all__ = ["starting_topics"]
@@ -129,19 +130,12 @@ def _leading_eigenvectors(
 def _corners(rows: np.ndarray, candidates: np.ndarray, count: int) -> Int[np.ndarray, " k"]:
     """Return candidates whose rows are corners of the convex hull of all; fewer where the others are no farther."""
     points = rows[candidates]
-    distances = np.sum(points**2, axis=1)
-    chosen = [int(np.argmax(distances))]
-    rest = points - points[chosen[0]]
-    least = 1e-10 * max(distances.max(), 1e-300)
-    while len(chosen) < count:
-        distances = np.sum(rest**2, axis=1)
-        farthest = int(np.argmax(distances))
-        if distances[farthest] <= least:
-            break
-        chosen.append(farthest)
-        direction = rest[farthest] / np.sqrt(distances[farthest])
-        rest = rest - np.outer(rest @ direction, direction)
-    return candidates[chosen]
+    lengths = np.linalg.norm(points, axis=1)
+    first = int(np.argmax(lengths))
+    # A pivoted QR takes the row that is farthest from the flat through those before, one after another.
+    triangle, order = qr((points - points[first]).T, mode="r", pivoting=True, check_finite=False)
+    farther = np.abs(np.diagonal(triangle))[: count - 1] > 1e-5 * max(lengths[first], 1e-150)
+    return candidates[[first, *order[: np.count_nonzero(farther)]]]
 
 
 def _mixtures(rows: np.ndarray, corners: np.ndarray) -> Float[np.ndarray, "v k"]:

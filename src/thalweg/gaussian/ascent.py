@@ -7,7 +7,6 @@ that is left to gain. Steps end where neither improves. Arrays of NumPy need no 
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -82,37 +81,38 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
     >>> result.x.mean.round(4), result.status.name
     (array([0.4131]), 'CONVERGED')
     """
-    functions = _FUNCTIONS if namespace(starts[0].mean) is np else _COMPILED
-    evaluate = partial(functions.evaluate, oracle, term)
+    evaluate_at, step, *of_points = _ON_HOST if namespace(starts[0].mean) is np else _COMPILED
+
+    def evaluate(x: Any) -> _Point:
+        point = evaluate_at(oracle, term, x)
+        return point._replace(loss=float(point.loss), residual=float(point.residual))
+
     status, least_share = Status.STEPS_SPENT, np.sqrt(np.finfo(float).eps)
     with Run("natural-gradient steps", total=max_iter) as run, np.errstate(all="ignore"):
         point = min(map(evaluate, starts), key=lambda point: np.nan_to_num(point.loss, nan=np.inf))
         recent = [point]
         for number in range(1, max_iter + 1):
             rounding = ROUNDING * np.finfo(float).eps * abs(point.loss)
-            share, ahead = 1.0, evaluate(_extrapolated(recent, term, functions))
+            share, ahead = 1.0, evaluate(_extrapolated(recent, term, *of_points))
             while not (ahead.loss <= point.loss + rounding or _closer(ahead, point)) and share > least_share:
                 share, recent = (share if len(recent) > 1 else share / 2), [point]
-                ahead = evaluate(functions.step(point.x, point.gradient, _size(share), term))
+                ahead = evaluate(step(point.x, point.gradient, _size(share), term))
             gains = ahead.loss < point.loss - rounding or _closer(ahead, point)
             if not (gains or ahead.residual <= tol):
                 status = Status.STAGNATED
                 break
-            residual = float(ahead.residual)
-            run.keep(ahead, step=number, value=float(ahead.loss), residual=residual, size=float(_size(share)))
-            run.advance(note=f"natural gradient {residual:.1e}")
+            run.keep(ahead, step=number, value=ahead.loss, residual=ahead.residual, size=float(_size(share)))
+            run.advance(note=f"natural gradient {ahead.residual:.1e}")
             recent, point = [*recent[1 - MEMORY :], ahead], ahead
-            if residual <= tol:
+            if ahead.residual <= tol:
                 status = Status.CONVERGED
                 break
     status = Status.INTERRUPTED if run.interrupted else status
     point = run.kept or point
-    return AscentResult(point.x, float(point.loss), len(run.records), status, _history(run.records))
-
-
-def _history(records: list[dict[str, Any]]) -> History:
-    columns = {name: [record[name] for record in records] for name in ("step", "value", "residual", "size", "seconds")}
-    return History(columns | {"work": columns["step"], "seconds": np.cumsum(columns["seconds"])})
+    names = "step", "value", "residual", "size", "seconds"
+    columns = {name: [record[name] for record in run.records] for name in names}
+    history = History(columns | {"work": columns["step"], "seconds": np.cumsum(columns["seconds"])})
+    return AscentResult(point.x, point.loss, len(run.records), status, history)
 
 
 def _evaluate(oracle: Any, term: Any, x: Any) -> _Point:
@@ -134,15 +134,6 @@ def _size(share: float) -> Any:
     return np.divide(share, 1 - share)
 
 
-class _Functions(NamedTuple):
-    """What steps are made of: evaluated by NumPy, or compiled for a device."""
-
-    evaluate: Callable[..., _Point]
-    step: Callable[..., Any]
-    inner: Callable[..., Any]
-    combine: Callable[..., Any]
-
-
 def _inner(a: _Point, b: _Point) -> Any:
     """Return the inner product of the natural gradients at two points."""
     return a.x.inner(a.target, b.x, b.target)
@@ -155,32 +146,21 @@ def _combine(coefficients: np.ndarray, points: list[_Point], term: Any) -> Any:
     return points[0].x.from_natural(*combined, term)
 
 
-def _extrapolated(recent: list[_Point], term: Any, functions: _Functions) -> Any:
+def _extrapolated(recent: list[_Point], term: Any, inner: Callable[..., Any], combine: Callable[..., Any]) -> Any:
     """Combine the targets of the last points so that the natural gradient vanishes, if it is linear (Anderson 1965).
 
     Along some directions whole steps circle around the optimum, along others they creep towards it.
     """
-    products = np.array([[float(functions.inner(a, b)) for a in recent] for b in recent])
+    products = np.array([[float(inner(a, b)) for a in recent] for b in recent])
     if len(recent) == 1 or not np.all(np.isfinite(products)):
         return recent[-1].target
     products = (products + products.T) / 2 + np.finfo(float).eps * np.trace(products) * np.eye(len(recent))
     coefficients = np.linalg.lstsq(products, np.ones(len(recent)), rcond=None)[0]
-    coefficients /= coefficients.sum()
-    return functions.combine(coefficients, recent, term)
-
-
-def _evaluate_on_device(oracle: Any, term: Any, x: Any) -> _Point:
-    point = _evaluate_compiled(oracle, term, x)
-    return point._replace(loss=float(point.loss), residual=float(point.residual))
-
-
-def _combine_on_device(coefficients: np.ndarray, points: list[_Point], term: Any) -> Any:
-    # As many points each time, so that one program does.
-    missing = MEMORY - len(points)
-    return _combine_compiled(np.append(coefficients, np.zeros(missing)), points + points[-1:] * missing, term)
+    missing = MEMORY - len(recent)  # As many points each time, so that one program does.
+    padded = np.append(coefficients / coefficients.sum(), np.zeros(missing))
+    return combine(padded, recent + recent[-1:] * missing, term)
 
 
 _DIVERGENCE = GaussianKL()
-_evaluate_compiled, _combine_compiled = jax.jit(_evaluate), jax.jit(_combine)
-_FUNCTIONS = _Functions(_evaluate, _DIVERGENCE.step, _inner, _combine)
-_COMPILED = _Functions(_evaluate_on_device, jax.jit(_DIVERGENCE.step), jax.jit(_inner), _combine_on_device)
+_ON_HOST: tuple[Callable[..., Any], ...] = (_evaluate, _DIVERGENCE.step, _inner, _combine)
+_COMPILED = tuple(map(jax.jit, _ON_HOST))

@@ -1,6 +1,7 @@
 """The likelihoods that come with the library."""
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -251,12 +252,9 @@ class GaussianNoise(Likelihood):
     Prediction(mean=Array(1., dtype=float...), variance=Array(2.5, dtype=float...))
     """
 
-    variance: Array
-
-    def __init__(self, variance: Any) -> None:
-        self.variance = number("variance of GaussianNoise", variance, above=0)
-
     log_concave: ClassVar[bool] = True
+
+    variance: Any = eqx.field(converter=partial(number, "variance of GaussianNoise", above=0))
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """log N(y; z, variance)."""
@@ -303,12 +301,8 @@ class StudentT(Likelihood):
     Prediction(mean=Array(1., dtype=float...), variance=Array(2.5, dtype=float...))
     """
 
-    degrees: Array
-    scale: Array
-
-    def __init__(self, degrees: Any, scale: Any) -> None:
-        self.degrees = number("degrees of StudentT", degrees, above=0)
-        self.scale = number("scale of StudentT", scale, above=0)
+    degrees: Any = eqx.field(converter=partial(number, "degrees of StudentT", above=0))
+    scale: Any = eqx.field(converter=partial(number, "scale of StudentT", above=0))
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """The log-density of Student's distribution at (y − z)/scale, less log scale."""

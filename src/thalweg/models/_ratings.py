@@ -126,7 +126,7 @@ def warn_of_poor_ratings(ratings: Ratings, implicit: bool) -> None:
     """Warn where intervals cannot be believed: hardly any ratings, or a table that was doubled."""
     count = len(ratings.values)
     if count < MIN_RATINGS:
-        warnings.warn(f"{count} rating(s) hardly tell how noisy ratings are: intervals are wide", stacklevel=6)
+        warnings.warn(f"{count} rating(s) hardly tell how noisy ratings are: intervals are wide", stacklevel=5)
         return
     order = np.lexsort((ratings.values, ratings.columns, ratings.rows))
     copies = int(np.sum(np.all([np.diff(part[order]) == 0 for part in ratings[:3]], axis=0)))
@@ -134,7 +134,7 @@ def warn_of_poor_ratings(ratings: Ratings, implicit: bool) -> None:
         warnings.warn(
             f"{copies} of {count} ratings are copies of another one of the same cell, which count as further ratings "
             "without noise: drop them if they are there by mistake",
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
@@ -148,7 +148,7 @@ def warn_of_repeated_ratings(old: Ratings, new: Ratings) -> None:
         warnings.warn(
             f"{repeated} of {len(new.values)} new ratings are of cells that had the same value before: each counts as "
             "a rating of its own, by which the noise looks smaller than it is. Leave out what was learned before",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

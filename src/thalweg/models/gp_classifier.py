@@ -135,34 +135,30 @@ class GPClassifier(ClassifierMixin, Storable):
             independent labels would.
         """
         with unharmed(self):
-            self._fit(X, y, sample_weight)
+            X, y = validated(self, X, y, dtype=np.float64)
+            check_classification_targets(y)
+            weights = row_weights(sample_weight, X)
+            self.classes_, labels = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ValueError(f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}")
+            totals = np.bincount(labels, weights)
+            if not np.all(totals > 0):
+                weightless = self.classes_.tolist()[np.argmin(totals)]
+                raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
+            seed, settings = self._seed(), self._settings()
+            positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
+            columns = [(labels == positive).astype(float) for positive in positives]
+            rest = settings, self.kernel, weights, seed
+            self._processes = [processes.fit_classifier(X, column, *rest) for column in columns]
+            self._likelihood = settings.likelihood
+            self._warn_if_unfinished(len(np.unique(X[weights > 0], axis=0)))
+            self._warn_if_nothing_learned(float(np.sum(weights)))
+            self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
+            self.n_iter_ = max(fitted.steps for fitted in self._processes)
+            single = len(self._processes) == 1
+            self.kernel_ = self._processes[0].kernel if single else [fitted.kernel for fitted in self._processes]
+            self.history_ = self._processes[0].history if single else [fitted.history for fitted in self._processes]
         return self
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        X, y = validated(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        weights = row_weights(sample_weight, X)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}")
-        totals = np.bincount(labels, weights)
-        if not np.all(totals > 0):
-            weightless = self.classes_.tolist()[np.argmin(totals)]
-            raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
-        seed, settings = self._seed(), self._settings()
-        positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
-        fit = processes.fit_classifier
-        self._processes = [
-            fit(X, (labels == positive).astype(float), settings, self.kernel, weights, seed) for positive in positives
-        ]
-        self._likelihood = settings.likelihood
-        self._warn_if_unfinished(len(np.unique(X[weights > 0], axis=0)))
-        self._warn_if_nothing_learned(float(np.sum(weights)))
-        self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
-        self.n_iter_ = max(fitted.steps for fitted in self._processes)
-        single = len(self._processes) == 1
-        self.kernel_ = self._processes[0].kernel if single else [fitted.kernel for fitted in self._processes]
-        self.history_ = self._processes[0].history if single else [fitted.history for fitted in self._processes]
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""
@@ -209,7 +205,7 @@ class GPClassifier(ClassifierMixin, Storable):
             warnings.warn(
                 f"the bound is that of tossing a coin, {coin:.4g}: learning from kernel={self.kernel} led nowhere. Its "
                 f"lengthscale may be in other units than X; kernel=None starts from the data",
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def _warn_if_unfinished(self, rows: int) -> None:
@@ -225,4 +221,4 @@ class GPClassifier(ClassifierMixin, Storable):
                 f"{worst**2 / 2:.1g} nat are left to gain. Raise max_iter."
             )
         if message is not None:
-            warnings.warn(message, ConvergenceWarning, stacklevel=5)
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)

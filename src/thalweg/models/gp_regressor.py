@@ -130,36 +130,33 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             is predicted of new observations, and ``noise_``, is for the weight 1.
         """
         with unharmed(self):
-            self._fit(X, y, sample_weight)
+            kernel = None if self.kernel is None else kernel_or_class(self.kernel)
+            X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            y = np.asarray(y, np.float64)
+            self._check(kernel, y)
+            weights, known = row_weights(sample_weight, X), row_numbers("alpha", self.alpha, len(X), least=0)
+            self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
+            given = self.noise is not None or not self.learn
+            found = processes.fit_regressor(
+                X,
+                self._standardised(X, y, kernel),
+                self._settings(),
+                kernel,
+                float(self.noise or 0.0) / self._middle_weight if given else None,
+                known / self._middle_weight,
+                weights / self._middle_weight,
+                seed=self._seed(),
+            )
+            self._posterior = found.posterior
+            self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
+            self.kernel_ = found.posterior.kernel
+            self.noise_ = found.posterior.noise * self._middle_weight
+            self.log_marginal_likelihood_ = found.log_marginal_likelihood - len(X) * float(np.sum(np.log(self._units)))
+            self.log_marginal_likelihood_error_ = found.error
+            self.method_ = found.method
+            self.n_iter_ = found.steps
+            self._warn_if_unfinished(found)
         return self
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        kernel = None if self.kernel is None else kernel_or_class(self.kernel)
-        X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        self._check(kernel, y)
-        weights, known = row_weights(sample_weight, X), row_numbers("alpha", self.alpha, len(X), least=0)
-        self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
-        given = self.noise is not None or not self.learn
-        found = processes.fit_regressor(
-            X,
-            self._standardised(X, y, kernel),
-            self._settings(),
-            kernel,
-            float(self.noise or 0.0) / self._middle_weight if given else None,
-            known / self._middle_weight,
-            weights / self._middle_weight,
-            seed=self._seed(),
-        )
-        self._posterior = found.posterior
-        self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
-        self.kernel_ = found.posterior.kernel
-        self.noise_ = found.posterior.noise * self._middle_weight
-        self.log_marginal_likelihood_ = found.log_marginal_likelihood - len(X) * float(np.sum(np.log(self._units)))
-        self.log_marginal_likelihood_error_ = found.error
-        self.method_ = found.method
-        self.n_iter_ = found.steps
-        self._warn_if_unfinished(found)
 
     def _check(self, kernel: Kernel | type[Kernel] | None, y: np.ndarray) -> None:
         if kernel is None and not self.learn:
@@ -202,7 +199,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
                 "than that. Take method='iterative', or fewer rows and method='exact'"
             )
         if message is not None:
-            warnings.warn(message, ConvergenceWarning, stacklevel=6)
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """The mean of y at new rows, with its standard deviation or covariance, noise included, if asked for.

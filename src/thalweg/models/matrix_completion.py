@@ -140,27 +140,26 @@ class MatrixCompletion(RegressorMixin, Storable):
             Rows that are not here are taken to be average.
         """
         with unharmed(self):
-            self._fit(X, y, sample_weight, row_features, column_features)
+            implicit = self.feedback == "implicit"
+            _check_feature_names(self, X, reset=True)
+            given = _ratings.checked_ratings(X, y, sample_weight, implicit)
+            row_side, column_side = self._side_information(given, row_features, column_features)
+            rows, columns = IdIndex.of(given.rows, row_side.ids), IdIndex.of(given.columns, column_side.ids)
+            nuclear = self.method == "nuclear"
+            kind = completion.Filled if nuclear else completion.Completed
+            known = self.warm_start and isinstance(getattr(self, "_model", None), kind)
+            known = known and np.array_equal(rows.ids, self.row_ids_) and np.array_equal(columns.ids, self.column_ids_)
+            self._rows, self._columns, self.n_features_in_ = rows, columns, 2
+            if nuclear and (implicit or row_features is not None or column_features is not None):
+                raise ValueError(
+                    "method='nuclear' takes explicit ratings without side information: use method='factors'"
+                )
+            ratings = given.indexed(rows, columns)
+            start = self._model if known else None
+            self._learn(ratings, row_side.matrix(rows.ids), column_side.matrix(columns.ids), start)
+            if not nuclear:
+                _ratings.warn_of_poor_ratings(ratings, implicit)
         return self
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
-        implicit = self.feedback == "implicit"
-        _check_feature_names(self, X, reset=True)
-        given = _ratings.checked_ratings(X, y, sample_weight, implicit)
-        row_side, column_side = self._side_information(given, row_features, column_features)
-        rows, columns = IdIndex.of(given.rows, row_side.ids), IdIndex.of(given.columns, column_side.ids)
-        nuclear = self.method == "nuclear"
-        kind = completion.Filled if nuclear else completion.Completed
-        known = self.warm_start and isinstance(getattr(self, "_model", None), kind)
-        known = known and np.array_equal(rows.ids, self.row_ids_) and np.array_equal(columns.ids, self.column_ids_)
-        self._rows, self._columns, self.n_features_in_ = rows, columns, 2
-        if nuclear and (implicit or row_features is not None or column_features is not None):
-            raise ValueError("method='nuclear' takes explicit ratings without side information: use method='factors'")
-        ratings = given.indexed(rows, columns)
-        start = self._model if known else None
-        self._learn(ratings, row_side.matrix(rows.ids), column_side.matrix(columns.ids), start)
-        if not nuclear:
-            _ratings.warn_of_poor_ratings(ratings, implicit)
 
     def _side_information(
         self, given: _ratings.GivenRatings, row_features: Any, column_features: Any, widths: Any = (None, None)
@@ -193,7 +192,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         if result.status is Status.STEPS_SPENT and self.tol > 0:
             unit = "of the objective a round" if self.method == "nuclear" else "nats a rating"
             enough = f"sweeps were not enough to come within tol={self.tol:g} {unit}: raise one of them"
-            warnings.warn(f"max_iter={self.max_iter} {enough}", ConvergenceWarning, stacklevel=4)
+            warnings.warn(f"max_iter={self.max_iter} {enough}", ConvergenceWarning, stacklevel=3)
 
     def _trial_rows(self) -> Any:
         return [(self.row_ids_[row], self.column_ids_[column]) for row, column in ((0, 0), (-1, -1), (0, -1))]
@@ -211,35 +210,32 @@ class MatrixCompletion(RegressorMixin, Storable):
             return self.fit(X, y, sample_weight, row_features=row_features, column_features=column_features)
         with unharmed(self):
             self._validate_params()
-            self._add(X, y, sample_weight, row_features, column_features)
+            model = self._fitted("partial_fit after fit")
+            implicit = bool(model.units.confidence)
+            if implicit != (self.feedback == "implicit"):
+                raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
+            if self.method == "nuclear":
+                raise ValueError("method='nuclear' after a fit with method='factors': call fit")
+            _check_feature_names(self, X, reset=False)
+            given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
+            widths = model.rows.information.shape[1], model.columns.information.shape[1]
+            row_side, column_side = self._side_information(given, row_features, column_features, widths)
+            if len(given.values) and not implicit:
+                _ratings.rating_range(self.bounds, given.values)
+            before = model.ratings.shape
+            self._rows = self._rows.extended(given.rows, row_side.ids)
+            self._columns = self._columns.extended(given.columns, column_side.ids)
+            ratings = given.indexed(self._rows, self._columns)
+            if not implicit:
+                _ratings.warn_of_repeated_ratings(model.ratings, ratings)
+            new_sides = row_side.matrix(self._rows.ids[before[0] :]), column_side.matrix(self._columns.ids[before[1] :])
+            model = completion.extended(model, ratings, *new_sides)
+            # All fits together then cost at most three times the last one.
+            if 2 * len(model.ratings.values) >= 3 * model.fitted:
+                self._learn(model.ratings, model.rows.information, model.columns.information)
+            else:
+                self._take(completion.added(model, ratings))
         return self
-
-    def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
-        model = self._fitted("partial_fit after fit")
-        implicit = bool(model.units.confidence)
-        if implicit != (self.feedback == "implicit"):
-            raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
-        if self.method == "nuclear":
-            raise ValueError("method='nuclear' after a fit with method='factors': call fit")
-        _check_feature_names(self, X, reset=False)
-        given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
-        widths = model.rows.information.shape[1], model.columns.information.shape[1]
-        row_side, column_side = self._side_information(given, row_features, column_features, widths)
-        if len(given.values) and not implicit:
-            _ratings.rating_range(self.bounds, given.values)
-        before = model.ratings.shape
-        self._rows = self._rows.extended(given.rows, row_side.ids)
-        self._columns = self._columns.extended(given.columns, column_side.ids)
-        ratings = given.indexed(self._rows, self._columns)
-        if not implicit:
-            _ratings.warn_of_repeated_ratings(model.ratings, ratings)
-        new_sides = row_side.matrix(self._rows.ids[before[0] :]), column_side.matrix(self._columns.ids[before[1] :])
-        model = completion.extended(model, ratings, *new_sides)
-        # All fits together then cost at most three times the last one.
-        if 2 * len(model.ratings.values) >= 3 * model.fitted:
-            self._learn(model.ratings, model.rows.information, model.columns.information)
-        else:
-            self._take(completion.added(model, ratings))
 
     def _take(self, model: completion.Completed | completion.Filled) -> None:
         self._model = model

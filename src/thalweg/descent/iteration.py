@@ -162,7 +162,7 @@ class Descent(eqx.Module):
         if traced or self.oracle.period is None:
             return trees.call(self.oracle, "init", x)
         # An outer loop begins with a full gradient, which takes long where every operation is compiled by itself.
-        return compiled(_init_oracle, self.oracle)(x)
+        return compiled(type(self.oracle).init, self.oracle)(x)
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
         """Take one step.
@@ -254,10 +254,6 @@ class Descent(eqx.Module):
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
         return trees.call(self.average, "solution", state.x, state.average)
-
-
-def _init_oracle(oracle: Oracle, x: PyTree[Array]) -> PyTree:
-    return trees.call(oracle, "init", x)
 
 
 def _is_set(term: Term) -> bool:

@@ -52,7 +52,10 @@ def squared_distances(
     """
     if x.shape[1] <= _FEATURES_AT_ONCE:
         return sum_over_features(jnp.square, x, y, lengthscale)
-    origin = _centre(x if y is None else y)
+    # The mean of the rows, by a sum near the first, since that of large numbers loses digits. Distances do not depend
+    # on it, so no derivative passes through it.
+    rows = x if y is None else y
+    origin = jax.lax.stop_gradient(rows[:1] + jnp.mean(rows - rows[:1], axis=0, keepdims=True))
     # Centred before the division, which would round off what differs behind a large offset.
     scaled = lambda rows: (rows - origin) / jnp.broadcast_to(lengthscale, rows.shape)
     x = scaled(x)
@@ -64,15 +67,6 @@ def squared_distances(
         return jnp.where(jnp.eye(len(x), dtype=bool), 0, found)
     y = scaled(y)
     return _not_negative(squares[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * by(x, y))
-
-
-def _centre(rows: Float[Array, "n d"]) -> Float[Array, "1 d"]:
-    """Return the mean of the rows; the sum is taken near the first, since that of large numbers loses digits.
-
-    Distances do not depend on it, so no derivative passes through it.
-    """
-    first = rows[:1]
-    return jax.lax.stop_gradient(first + jnp.mean(rows - first, axis=0, keepdims=True))
 
 
 def _not_negative(found: Array) -> Array:

@@ -326,12 +326,13 @@ def test_an_interrupt_before_anything_was_learned_leaves_the_model_as_it_was(moo
 
 def test_the_default_loss_is_squared_for_many_rows_that_are_all_there(moons):
     X, y = make_moons(1400, noise=0.2, random_state=0)
-    model = KernelClassifier(**SMALL).fit(X, y)
+    few_blocks = SMALL | {"method": Auto(block_size=256)}
+    model = KernelClassifier(**few_blocks).fit(X, y)
     assert model.loss_ == "squared"
-    squared = KernelClassifier(**SMALL, loss="squared").fit(X, y)
+    squared = KernelClassifier(**few_blocks, loss="squared").fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), squared.predict_proba(X))
     assert KernelClassifier(**SMALL).fit(*moons).loss_ == "logistic"
-    stream = KernelClassifier(**SMALL).partial_fit(X, y)
+    stream = KernelClassifier(**few_blocks).partial_fit(X, y)
     assert stream.loss_ == "logistic"
     assert stream.predict_proba(X).shape == (1400, 2)
 

@@ -158,7 +158,7 @@ def test_a_tolerance_that_takes_too_many_estimates_is_reported_after_the_first()
 def test_auto_factorises_where_a_tolerance_takes_too_many_estimates():
     """The operator is known by products alone, and has too many rows to be factorised at once."""
     diagonal = np.linspace(1.0, 5.0, 1001)[:, None]
-    product = lambda v: diagonal * v + 0.4 * (jnp.roll(v, 1, axis=0) + jnp.roll(v, -1, axis=0))
+    product = lambda v: diagonal * v + 0.8 * v[::-1]
     e = sp.logdet(product, KEY, dimension=1001, rtol=1e-6, probes=4)
     assert e.status == EstimateStatus.OK
     assert "factorisation" in e.message
@@ -329,8 +329,7 @@ def test_gradient_without_a_plan_and_through_a_preconditioner():
 def test_float32_says_what_rounding_costs():
     B = with_spectrum(np.geomspace(1e-4, 10.0, 30), 3)
     key, options = jax.random.key(1), {"interval": (5e-5, 10.5), "probes": 4, "degree": 100}
-    with jax.enable_x64(False):
-        assert float(sp.plan("log", B.astype(np.float32), key, **options).rounding) > 1e-3
+    assert float(sp.plan("log", jnp.asarray(B, jnp.float32), key, **options).rounding) > 1e-3
     assert float(sp.plan("log", B, key, **options).rounding) < 1e-6
 
 

@@ -102,11 +102,11 @@ def test_features_are_cosines_and_sines_in_the_dtype_of_the_points():
 
 
 def test_one_compiled_function_serves_all_blocks():
-    features = RandomFeatures(Gaussian(), KEY, dimension=3, block_size=4)
+    features = RandomFeatures(Gaussian(LENGTHS, 1.7), KEY, dimension=3, block_size=8)
     compiled = jax.jit(lambda features, x, i: features(x, i))
     for i in range(3):
         phases = POINTS @ np.asarray(features.block(i)).T
-        expected = np.hstack([np.cos(phases), np.sin(phases)]) / 2
+        expected = np.sqrt(1.7 / 8) * np.hstack([np.cos(phases), np.sin(phases)])
         np.testing.assert_allclose(compiled(features, POINTS, i), expected, rtol=1e-10, atol=1e-12)
     assert compiled._cache_size() == 1
 

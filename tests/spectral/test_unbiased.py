@@ -76,7 +76,7 @@ def deviations(samples, exact):
 
 slow = pytest.mark.slow
 # (law, mean degree): geometric and negative binomial at a mean where their variance is finite; Poisson's is for the
-# exponential only.
+# exponential only. The paper's gradient is of the same coefficients: two functions show that it uses them.
 CASES = [("optimal", 8.0), ("theorem3", 8.0), ("geometric", 8.0), ("negative_binomial", 12.0), ("poisson", 8.0)]
 
 
@@ -86,7 +86,7 @@ QUICK = [
     )
     for gradient in ("series", "paper")
     for case in CASES
-    for name in FUNCTIONS
+    for name in (FUNCTIONS if gradient == "series" or case[0] != "optimal" else ("log", "xlogx"))
     if case[0] != "poisson" or name == "exp"
 ]
 

@@ -98,7 +98,8 @@ POINTS = [0.3, -0.7, 1.1] + np.arange(3.0)[:, None] * [1.0, -2.0, 0.5]
 def start(name):
     """The state at the start of a run, in NumPy, so that a later one is of the same types."""
     oracle, _ = ORACLES[name]
-    return jax.tree.map(np.asarray, oracle.init(np.zeros(D)))
+    init = jax.jit(lambda x: oracle.init(x)) if "svrg" in name else oracle.init
+    return jax.tree.map(np.asarray, init(np.zeros(D)))
 
 
 @cache

@@ -236,7 +236,7 @@ def test_backtracking_grows_again():
 METHODS = {
     "adam": ({"step": optax.adam(0.05), "steps": 300}, ["none"]),
     "lbfgs": ({"step": optax.lbfgs()}, ["none"]),
-    "mean": ({"average": PolyakRuppert(), "steps": 300}, ["simplex", "ball"]),
+    "mean": ({"average": PolyakRuppert(), "steps": 300}, ["ball"]),
     "suffix": ({"average": Suffix()}, ["none", "positive"]),
     "secant": ({"step": BarzilaiBorwein()}, ["none", "positive", "ball"]),
     "entropy": ({"divergence": NegativeEntropy()}, ["simplex", "positive"]),

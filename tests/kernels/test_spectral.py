@@ -1,5 +1,7 @@
 """Spectral densities against Fourier integrals, and frequencies against their laws."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,29 +14,49 @@ from thalweg.kernels import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Mat
 KERNELS = [Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy]
 
 
-def cosine_integral(values, frequencies, panels=800, end=80.0):
-    """2·∫₀^end values(t)·cos(frequency·t) dt, by Gauss–Legendre on panels."""
+def panels(count=800, end=80.0):
+    """Nodes and weights on (0, end), by Gauss–Legendre on panels."""
     nodes, weights = np.polynomial.legendre.leggauss(12)
-    width = end / panels
-    t = (width * (np.arange(panels)[:, None] + (nodes + 1) / 2)).ravel()
-    weights = np.tile(weights * width / 2, panels)
-    return 2 * np.cos(np.outer(frequencies, t)) @ (weights * np.asarray(values(jnp.asarray(t)[:, None])))
+    width = end / count
+    return (width * (np.arange(count)[:, None] + (nodes + 1) / 2)).ravel(), np.tile(weights * width / 2, count)
+
+
+NODES, WEIGHTS = panels()
+FREQUENCIES = np.array([0.0, 0.2, 1.0, 3.7])
+DISTANCES = np.array([0.0, 0.4, 1.0, 2.5])
+
+
+def cosine_integral(values, frequencies):
+    """2·∫ f(t)·cos(frequency·t) dt, by the values of f at the nodes."""
+    return 2 * np.cos(np.outer(frequencies, NODES)) @ (WEIGHTS * np.asarray(values))
+
+
+@cache
+def on_a_line():
+    """Correlations at the nodes and densities at the frequencies, and for Cauchy's the reverse: one program for all."""
+
+    @jax.jit
+    def evaluate(kernels, nodes, frequencies, distances):
+        correlation = lambda kernel, r: kernel(r[:, None], jnp.zeros((1, 1)))[:, 0]
+        density = lambda kernel, w: kernel.spectral_density(w[:, None])
+        found = [(correlation(kernel, nodes), density(kernel, frequencies)) for kernel in kernels[:-1]]
+        return [*found, (correlation(kernels[-1], distances), density(kernels[-1], nodes))]
+
+    kinds = [Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy]
+    found = evaluate([kind(1.3) for kind in kinds], NODES, FREQUENCIES, DISTANCES)
+    return dict(zip(kinds, found, strict=True))
 
 
 @pytest.mark.parametrize("kind", [Gaussian, Matern12, Matern32, Matern52, Laplacian])
 def test_the_density_is_the_fourier_transform_on_a_line(kind):
     # p(ω) = ∫ρ(r)·cos(ωr) dr / 2π: the direction in which the integrand falls off exponentially.
-    kernel = kind(1.3)
-    omega = np.array([0.0, 0.2, 1.0, 3.7])
-    expected = cosine_integral(lambda r: kernel(r, jnp.zeros((1, 1)))[:, 0], omega) / (2 * np.pi)
-    np.testing.assert_allclose(kernel.spectral_density(omega[:, None]), expected, rtol=1e-8)
+    correlations, densities = on_a_line()[kind]
+    np.testing.assert_allclose(densities, cosine_integral(correlations, FREQUENCIES) / (2 * np.pi), rtol=1e-8)
 
 
 def test_the_kernel_is_the_fourier_transform_of_the_density_on_a_line():
-    kernel = Cauchy(1.3)
-    r = np.array([0.0, 0.4, 1.0, 2.5])
-    found = cosine_integral(kernel.spectral_density, r)
-    np.testing.assert_allclose(found, kernel(r[:, None], np.zeros((1, 1)))[:, 0], rtol=1e-8)
+    correlations, densities = on_a_line()[Cauchy]
+    np.testing.assert_allclose(cosine_integral(densities, DISTANCES), correlations, rtol=1e-8)
 
 
 def test_kernels_are_the_means_of_cosines_under_their_densities():
@@ -49,10 +71,10 @@ def test_kernels_are_the_means_of_cosines_under_their_densities():
     differences = np.array([[0.0, 0.0], [0.5, 0.0], [0.3, -0.9], [1.5, 1.0]])
     cosines = np.cos((omega / lengths) @ differences.T)
     kernels = [kind(lengths) for kind in KERNELS]
-    densities = jax.jit(lambda kernels, omega: [kernel.spectral_density(omega) for kernel in kernels])
-    values = jax.jit(lambda kernels, x: [kernel(x, jnp.zeros((1, dimension)))[:, 0] for kernel in kernels])
-    evaluated = densities(kernels, omega / lengths), values(kernels, differences)
-    for kind, density, exact in zip(KERNELS, *evaluated, strict=True):
+    both = lambda kernel, w, x: (kernel.spectral_density(w), kernel(x, jnp.zeros((1, dimension)))[:, 0])
+    evaluate = jax.jit(lambda kernels, w, x: [both(kernel, w, x) for kernel in kernels])
+    evaluated = evaluate(kernels, omega / lengths, differences)
+    for kind, (density, exact) in zip(KERNELS, evaluated, strict=True):
         ratio = np.asarray(density) / (law * lengths.prod())
         terms = ratio[:, None] * cosines
         error = terms.std(0) / np.sqrt(draws)

@@ -104,16 +104,17 @@ def test_the_proximal_point_minimises_f_itself(coordinates, beta):
         return divergence.step(start, out.gradient, beta, term), out.work
 
     @jax.jit
+    @partial(jax.value_and_grad, argnums=(0, 1))
     def objective(mean, covariance):
         x = Full.from_moments(mean, covariance)
         return likelihood.value(x) + x.kl(prior) + x.kl(start) / beta
 
     x, work = ahead(100)
-    slopes = jax.jit(jax.grad(objective, argnums=(0, 1)))(x.mean, x.covariance)
-    assert max(float(np.abs(slope).max()) for slope in slopes) < 1e-9
+    least, slopes = objective(x.mean, x.covariance)
+    assert max(np.abs(slope).max() for slope in map(np.asarray, slopes)) < 1e-9
     assert work == 100 * N
     once = jax.jit(lambda: divergence.step(start, likelihood.full(start).gradient, beta, term))()
-    assert objective(x.mean, x.covariance) < objective(once.mean, once.covariance)
+    assert float(least) < float(objective(once.mean, once.covariance)[0])
     if coordinates == "mean":
         # One iteration is the proximal-gradient step, whatever the coordinates.
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-14, atol=1e-14), ahead(1)[0], once)
@@ -125,7 +126,7 @@ def test_the_proximal_point_method_descends_to_the_optimum_of_the_process():
     keys = jax.random.split(jax.random.key(0), 60)
     _, info = jax.jit(lambda K: jax.lax.scan(outer.update, outer.init(Implicit.prior(K)), keys))(K)
     assert np.all(np.diff(info.value) <= 1e-12)
-    assert info.residual[-1] < 1e-9
+    assert np.asarray(info.residual)[-1] < 1e-9
 
 
 def test_a_noisy_oracle_has_no_proximal_point():

@@ -106,7 +106,11 @@ def test_estimates_are_unbiased_at_every_place_of_an_epoch(kind, noise):
             assert np.all(np.abs(mean - truth) <= 5 * error + 1e-12)
 
 
-@pytest.mark.parametrize("noise", STOCHASTIC)
+# Every kind of noise once: weights and batches, and normals of either use, shared or not.
+COVERING = ("weighted batches", "Monte Carlo", "score function with shared normals, batches")
+
+
+@pytest.mark.parametrize("noise", COVERING)
 def test_the_same_key_gives_the_same_noise_whatever_x(noise):
     """With Gaussian noise every estimate of α is a quadratic in m, if batch and normals stay the same as m moves."""
     oracle = likelihood_of("implicit", GaussianNoise(1.0), rng.normal(size=N), **STOCHASTIC[noise])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from thalweg.descent.terms import Rank
 
@@ -13,6 +14,13 @@ from .cases import PROX
 SETTINGS = settings(max_examples=6, deadline=None, derandomize=True, database=None)
 # Whole numbers make ties and zeros, which random reals would never hit.
 ENTRIES = st.one_of(st.integers(-4, 4).map(float), st.floats(-20, 20, width=32))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Brute force on matrices this small waits for threads longer than it computes."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def points(case, count):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.special
+from threadpoolctl import threadpool_limits
 
 from thalweg import trees
 from thalweg.descent import (
@@ -96,6 +97,13 @@ PAIRS = [
     (BurgEntropy(), LogBarrier(0.5), positive, (1e-9, None)),
     (p_norm, Zero(), free, None),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Brute force on matrices this small waits for threads longer than it computes."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def objective(divergence, term):

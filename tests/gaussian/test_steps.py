@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
+from threadpoolctl import threadpool_limits
 
 from thalweg.descent import Descent, GaussianFamily, KLToCentre, KLToPrior, Moments, NaturalGradient, Zero
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
@@ -16,6 +17,13 @@ from thalweg.gaussian.posteriors import Diagonal, Full, Implicit
 
 COORDINATES = ("mean", "moments")
 D = 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Brute force on matrices this small waits for threads longer than it computes."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 # Compiled once for all tests with the same shapes.

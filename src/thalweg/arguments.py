@@ -6,6 +6,7 @@ with its owner: ``"weight of L1"``.
 """
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import jax
@@ -117,9 +118,10 @@ def numbers(
         definite = jnp.issubdtype(array.dtype, jnp.floating) and not getattr(array, "weak_type", False)
         return array if definite else array.astype(jnp.result_type(float))
 
-    if not jax.tree.leaves(value, is_leaf=_is_none):
+    leaves, structure = jax.tree.flatten(value, is_leaf=lambda node: node is None)
+    if not leaves:
         raise TypeError(f"{name} must be {wanted} or an array of them, found {value!r}")
-    return jax.tree.map(leaf, value, is_leaf=_is_none)
+    return jax.tree.unflatten(structure, map(leaf, leaves))
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
@@ -222,10 +224,7 @@ def random_key(name: str, value: Any) -> Key[Array, ""]:
     raise TypeError(f"{name} must be one JAX random key such as jax.random.key(0), found {value!r}")
 
 
-def _is_none(node: Any) -> bool:
-    return node is None
-
-
+_COMPARISONS = {"above": np.greater, "least": np.greater_equal, "below": np.less, "most": np.less_equal}
 _WORDS = {"above": "above", "least": "of at least", "below": "below", "most": "of at most"}
 
 
@@ -267,13 +266,6 @@ def _refuse_outside(name: str, value: Any, found: np.ndarray, kept: np.ndarray, 
     raise ValueError(f"{name} must hold {wanted}, found {found[index]:g} at index {place}")
 
 
-def _inside(
-    kept: np.ndarray,
-    finite: bool,
-    above: float = -np.inf,
-    least: float = -np.inf,
-    below: float = np.inf,
-    most: float = np.inf,
-) -> np.ndarray:
-    inside = (least <= kept) & (kept <= most)
-    return inside & (((above < kept) & (kept < below)) | (np.isinf(kept) & (not finite)))
+def _inside(kept: np.ndarray, finite: bool, **limits: Any) -> np.ndarray:
+    checks = [_COMPARISONS[name](kept, limit) for name, limit in limits.items()]
+    return reduce(np.logical_and, checks, np.isfinite(kept) if finite else ~np.isnan(kept))

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,31 +116,24 @@ def read(path: str | os.PathLike) -> tuple[Any, dict, str]:
 
 def _filled(like: Any, tree: Any) -> Any:
     """Put the leaves of ``tree`` into the structure of ``like``, checking each."""
-    structure = jax.tree.structure(like, is_leaf=_is_none)
-    found = dict(_named(tree))
+    (found, _), (expected, structure) = _named(tree), _named(like)
     leaves = []
-    for name, leaf in _named(like):
+    for name, leaf in expected.items():
         if name not in found:
-            raise FileFormatError(f"{_title(name)}: expected, and not in the file")
+            raise FileFormatError(f"{name}: expected, and not in the file")
         leaves.append(found.pop(name))
         if codec.spec(leaves[-1]) != codec.spec(leaf):
-            raise FileFormatError(f"{_title(name)}: {codec.spec(leaves[-1])} in the file, {codec.spec(leaf)} expected")
+            raise FileFormatError(f"{name}: {codec.spec(leaves[-1])} in the file, {codec.spec(leaf)} expected")
     if found:
-        raise FileFormatError(f"{_title(next(iter(found)))}: in the file, and not expected")
+        raise FileFormatError(f"{next(iter(found))}: in the file, and not expected")
     return jax.tree.unflatten(structure, leaves)
 
 
-def _named(tree: Any) -> list[tuple[tuple, Any]]:
-    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)
-    return [(tuple(codec.key_name(entry) for entry in path), leaf) for path, leaf in pairs]
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
-
-
-def _title(name: tuple) -> str:
-    return ".".join(map(str, name)) or "tree"
+def _named(tree: Any) -> tuple[dict[str, Any], Any]:
+    """Return the leaves of a tree by name, such as ``state.x``, and its structure."""
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is None)
+    name = partial(jax.tree_util.keystr, simple=True, separator=".")
+    return {name(path) or "tree": leaf for path, leaf in pairs}, structure
 
 
 def write_atomically(path: str | os.PathLike, data: bytes) -> None:

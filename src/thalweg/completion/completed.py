@@ -3,9 +3,10 @@
 Cells are given by indices of rows and columns; an index of −1 is a row or column never seen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -30,19 +31,15 @@ class Recommender:
     low: float
     high: float
     ratings: Ratings
+    scores: ClassVar[Callable[..., np.ndarray]]
+    """``scores(rows)`` are the predictions of all columns for some rows, not clipped."""
+    column_vectors: ClassVar[Callable[..., np.ndarray]]
+    """``column_vectors()`` are vectors whose cosines are correlations of predictions over rows, one for each column."""
 
     @cached_property
     def rated(self) -> csr_matrix:
         """A sparse matrix with a 1 in each rated cell."""
         return self.ratings.cells()
-
-    def scores(self, rows: np.ndarray) -> np.ndarray:
-        """Return the predictions of all columns for some rows, not clipped."""
-        raise NotImplementedError
-
-    def column_vectors(self) -> np.ndarray:
-        """Return a vector for each column; their cosines are correlations of predictions over rows."""
-        raise NotImplementedError
 
     def recommend(self, row: int, count: int, exclude_seen: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the columns with the highest predictions for a row, and these."""

@@ -107,10 +107,7 @@ def complete(
     features = maps[0](row_side, rated), maps[1](column_side, rated.T.tocsr())
 
     def pack(state: FactorState) -> Completed:
-        rows, columns = (
-            _side_vectors(side, feature_map, information)
-            for side, feature_map, information in zip(state[:2], maps, (row_side, column_side), strict=True)
-        )
+        rows, columns = map(_side_vectors, state[:2], maps, (row_side, column_side))
         if not options.implicit:  # a count says by being there what selection would add
             rows, columns = _with_selection(rows, columns, rated), _with_selection(columns, rows, rated.T.tocsr())
         limits = options.low, options.high
@@ -183,9 +180,8 @@ def _side_vectors(side: Side, feature_map: FeatureMap, information: np.ndarray) 
     average = np.eye(1, side.features.shape[1])
     unrated = np.flatnonzero(~side.observed)
     prior = prior_vectors(side.prior, np.vstack([side.features[unrated], average]), side.layout)
-    means, covariances = (
-        np.vstack([np.asarray(own)[: side.count], new[-1:]]) for own, new in zip(side.posteriors, prior, strict=True)
-    )
+    pairs = zip(side.posteriors, prior, strict=True)
+    means, covariances = (np.vstack([np.asarray(own)[: side.count], new[-1:]]) for own, new in pairs)
     means[unrated], covariances[unrated] = prior.means[:-1], prior.covariances[:-1]
     learned = side.prior, side.noise_scales, feature_map, information, np.zeros(side.count)
     return SideVectors(side.layout, means, covariances, *learned, side.settings.tempering, side.usual_weight)

@@ -136,9 +136,7 @@ def _update_row(
     explained = sums.moments[position[free, layout.constant]]
     shift = product(prior_precision, prior_mean) + noise * (sums.targets[free] - explained)
     factor = jnp.linalg.cholesky(precision)
-    inverse = jax.lax.linalg.triangular_solve(
-        factor, jnp.eye(len(free), dtype=factor.dtype), left_side=True, lower=True
-    )
+    inverse = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(free), dtype=factor.dtype), lower=True)
     covariance = product(inverse.T, inverse)
     mean = jnp.ones(layout.width, factor.dtype).at[free].set(product(covariance, shift))
     whole = jnp.zeros((layout.width, layout.width), factor.dtype).at[free[:, None], free[None]].set(covariance)

@@ -124,9 +124,8 @@ class NoiseScales:
 
     def check_stored(self) -> None:
         """Refuse what is no posterior of a precision."""
-        if self.rate.shape != self.shape.shape or not all(
-            np.all((part > 0) & np.isfinite(part)) for part in (self.shape, self.rate)
-        ):
+        numbers = np.concatenate([self.shape, self.rate])
+        if self.rate.shape != self.shape.shape or not np.all((numbers > 0) & np.isfinite(numbers)):
             raise ValueError("noise that is of no gamma distribution")
 
     @staticmethod
@@ -209,9 +208,8 @@ class FeatureMap:
             known = np.zeros((1, side.shape[1]))
         spread = known.std(axis=0)
         varies = spread > len(known) * np.finfo(float).eps * np.abs(known).max(axis=0)  # more than rounding
-        plain = FeatureMap(
-            known.mean(axis=0), np.where(varies, spread, np.inf), np.zeros((0, 0)), np.zeros((side.shape[1] + 1, 0))
-        )
+        scale = np.where(varies, spread, np.inf)
+        plain = FeatureMap(known.mean(axis=0), scale, np.zeros((0, 0)), np.zeros((side.shape[1] + 1, 0)))
         if basis is None or rated is None:
             return plain
         # The mean is taken over ratings, not over rows: a row without ratings is expected to be their typical author.
@@ -251,8 +249,7 @@ def presence_bases(rated: csr_matrix, components: int, seed: int) -> tuple[np.nd
     normalised = rated.multiply(1 / rows[:, None]).multiply(1 / columns[None, :]).tocsr()
     left, strengths, right = randomized_svd(normalised, components, random_state=seed)
     # A row's feature is strength × left; divided by its spread over rows, all features have one size.
-    row_scales, column_scales = (
-        np.where(spread > np.finfo(spread.dtype).eps * strengths[0], spread, np.inf)
-        for spread in (strengths * left.std(axis=0), strengths * right.std(axis=1))
-    )
+    spreads = strengths * np.stack([left.std(axis=0), right.std(axis=1)])
+    rounding = np.finfo(spreads.dtype).eps * strengths[0]
+    row_scales, column_scales = np.where(spreads > rounding, spreads, np.inf)
     return right.T / columns[:, None] / row_scales, left / rows[:, None] / column_scales

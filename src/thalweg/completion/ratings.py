@@ -73,9 +73,8 @@ class Ratings(NamedTuple):
         rows, columns, values = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
         weights = None
         if self.weights is not None or more.weights is not None:
-            weights = np.concatenate(
-                [np.ones(len(of.values)) if of.weights is None else of.weights for of in (self, more)]
-            )
+            parts = [np.ones(len(of.values)) if of.weights is None else of.weights for of in (self, more)]
+            weights = np.concatenate(parts)
         return Ratings(rows, columns, values, weights, more.shape)
 
     def check_stored(self) -> None:
@@ -186,8 +185,6 @@ def sum_ratings(
             )
 
         sums = jax.lax.fori_loop(0, chunk.columns.shape[0], add_position, zeros(len(chunk.rows)))
-        return RatingSums(
-            *(old.at[chunk.rows].add(new, mode="drop") for old, new in zip(totals, sums, strict=True))
-        ), None
+        return jax.tree.map(lambda old, new: old.at[chunk.rows].add(new, mode="drop"), totals, sums), None
 
     return jax.lax.scan(add_chunk, zeros(count), blocks)[0]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -181,13 +180,13 @@ def _run_round(
     # Exact for SVRG and GD, though where the round began, or its last step did.
     svrg = way.method == "svrg"
     value = result.state.oracle.anchor.full.value if svrg else result.history.last["value"]
-    after = Path(
-        jax.block_until_ready(result.x),
-        [*path.seconds, path.seconds[-1] + time.perf_counter() - began],
-        list(path.watched),
-        [*path.values, float(value)],
-        Status.DIVERGED if result.status is Status.DIVERGED else path.status,
-        repeated,
+    after = replace(
+        path,
+        theta=jax.block_until_ready(result.x),
+        seconds=[*path.seconds, path.seconds[-1] + time.perf_counter() - began],
+        values=[*path.values, float(value)],
+        status=Status.DIVERGED if result.status is Status.DIVERGED else path.status,
+        repeated=repeated,
     )
     return after, (interval, oracle)
 
@@ -200,13 +199,6 @@ def _sampled_oracle(problem: Relaxed, way: Way, theta: Array, key: Key[Array, ""
         # A law of infinite variance is chosen to be compared with others.
         warnings.simplefilter("ignore", InfiniteVarianceWarning)
         oracle = problem.oracle(theta, key, way.deflated, interval=interval, slack=1.0, law=law, **options)
-    plan = oracle.plan
-    # With tables of a power of two in length, intervals of several widths share one program.
-    more = 2 ** int(len(plan.log_survival) - 1).bit_length() - len(plan.log_survival)
-    longer = lambda table, value=0.0: jnp.asarray(np.pad(np.asarray(table), (0, more), constant_values=value))
-    tables = plan.tables._replace(weights=longer(plan.tables.weights), derivative=longer(plan.tables.derivative))
-    new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control)
-    oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
     return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
 
 

@@ -103,10 +103,8 @@ def added(model: Completed, ratings: Ratings) -> Completed:
 def _with_rows(old: SideVectors, information: np.ndarray, cells: csr_matrix) -> SideVectors:
     """Return a side with further rows, at their prior, that have this side information and these rated cells."""
     new = prior_vectors(old.prior, old.feature_map(information, cells), old.layout)
-    means, covariances = (
-        np.vstack([before[:-1], part, before[-1:]])
-        for before, part in zip((old.means, old.covariances), new, strict=True)
-    )
+    pairs = zip((old.means, old.covariances), new, strict=True)
+    means, covariances = (np.vstack([before[:-1], part, before[-1:]]) for before, part in pairs)
     return replace(
         old,
         means=means,

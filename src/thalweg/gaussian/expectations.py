@@ -10,13 +10,15 @@ gradients are α = ∇_m f = −``first`` and γ = 2∇_v f = −``second``.
 =========================  ========================================================================================
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from thalweg.arguments import flag, random_key, whole
 from thalweg.gaussian.likelihood import Likelihood, Reals, aligned, expected_on_host
@@ -107,17 +109,20 @@ def _expected_jvp(primals: tuple, tangents: tuple) -> tuple[Expected, Expected]:
 class _Sampled(Expectation):
     """Expectations from samples z = m + √v·ε."""
 
-    samples: int = eqx.field(static=True)
-    shared: bool = eqx.field(static=True)
+    average: ClassVar[Callable[..., Expected]]
+    """``average(likelihood, y, z, v, normals)`` is the mean over samples z, made of these normals ε."""
 
-    def __init__(self, samples: int, *, shared: bool = False) -> None:
-        self.samples = whole("samples", samples)
-        self.shared = flag("shared", shared)
+    samples: int = eqx.field(static=True, converter=partial(whole, "samples"))
+    shared: bool = eqx.field(static=True, default=False, kw_only=True, converter=partial(flag, "shared"))
 
-    def _normals(self, key: Key[Array, ""] | None, m: Reals) -> Float[Array, "samples ..."]:
-        key = random_key(f"key of {type(self).__name__}", key)
+    def __call__(
+        self, likelihood: Likelihood, y: Reals, m: Reals, v: Reals, key: Key[Array, ""] | None = None
+    ) -> Expected:
+        """E log p(y|z) and its derivatives, estimated."""
+        y, m, v = aligned(y, m, v)
         shape = (1,) * m.ndim if self.shared else m.shape
-        return jax.random.normal(key, (self.samples, *shape), m.dtype)
+        normals = jax.random.normal(random_key(f"key of {type(self).__name__}", key), (self.samples, *shape), m.dtype)
+        return self.average(likelihood, y[None], m[None] + jnp.sqrt(v)[None] * normals, v, normals)
 
 
 class MonteCarlo(_Sampled):
@@ -141,13 +146,9 @@ class MonteCarlo(_Sampled):
     True
     """
 
-    def __call__(
-        self, likelihood: Likelihood, y: Reals, m: Reals, v: Reals, key: Key[Array, ""] | None = None
-    ) -> Expected:
-        """E log p(y|z) and its derivatives, estimated."""
-        y, m, v = aligned(y, m, v)
-        z = m[None] + jnp.sqrt(v)[None] * self._normals(key, m)
-        return Expected(*(jnp.mean(part, axis=0) for part in likelihood.derivatives(y[None], z)))
+    def average(self, likelihood: Likelihood, y: Reals, z: Reals, v: Reals, normals: Reals) -> Expected:
+        """Return the means of log p and of its derivatives."""
+        return Expected(*(jnp.mean(part, axis=0) for part in likelihood.derivatives(y, z)))
 
 
 class ScoreSamples(_Sampled):
@@ -175,12 +176,8 @@ class ScoreSamples(_Sampled):
     True
     """
 
-    def __call__(
-        self, likelihood: Likelihood, y: Reals, m: Reals, v: Reals, key: Key[Array, ""] | None = None
-    ) -> Expected:
-        """E log p(y|z) and its derivatives, estimated."""
-        y, m, v = aligned(y, m, v)
-        normals = self._normals(key, m)
-        log_prob = likelihood.log_prob(y[None], m[None] + jnp.sqrt(v)[None] * normals)
+    def average(self, likelihood: Likelihood, y: Reals, z: Reals, v: Reals, normals: Reals) -> Expected:
+        """Return the means of log p times functions of the normals."""
+        log_prob = likelihood.log_prob(y, z)
         mean = lambda factor: jnp.mean(log_prob * factor, axis=0)
         return Expected(jnp.mean(log_prob, axis=0), mean(normals) / jnp.sqrt(v), mean(jnp.square(normals) - 1) / v)

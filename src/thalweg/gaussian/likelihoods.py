@@ -32,9 +32,8 @@ class _Bernoulli(Likelihood):
 
     def check(self, y: Any) -> None:
         """Refuse labels other than 0 and 1."""
-        check_targets(
-            self, y, "labels 0 or 1 (labels −1 and 1 become so by (y + 1) / 2)", lambda y: (y == 0) | (y == 1)
-        )
+        wanted = "labels 0 or 1 (labels −1 and 1 become so by (y + 1) / 2)"
+        check_targets(self, y, wanted, lambda y: (y == 0) | (y == 1))
 
 
 @storable

@@ -77,9 +77,9 @@ class ExpectedLikelihood(Oracle):
         if self.targets.ndim != 1 or not self.targets.size:
             raise ValueError(f"targets must be a non-empty vector, found shape {self.targets.shape}")
         count = self.targets.shape[0]
-        self.design = None if design is None else _design(design, count)
-        self.weights = None if weights is None else numbers("weights", _vector("weights", weights, count), least=0)
-        self.offset = None if offset is None else numbers("offset", _vector("offset", offset, count))
+        self.design = None if design is None else _of_targets("design", design, count, 2)
+        self.weights = None if weights is None else numbers("weights", _of_targets("weights", weights, count), least=0)
+        self.offset = None if offset is None else numbers("offset", _of_targets("offset", offset, count))
         self.expectation = instance("expectation", expectation or Quadrature(), Expectation, "Quadrature()")
         self.examples = count if examples is None else whole("examples", examples, most=count)
         self.batch_size = None if batch_size is None else whole("batch_size", batch_size, most=self.examples)
@@ -171,15 +171,9 @@ def _pick(array: Array, indices: Int[Array, " b"] | None) -> Array:
     return array if indices is None else array[indices]
 
 
-def _design(design: Any, count: int) -> Array:
-    design = jnp.asarray(design, jnp.result_type(float))
-    if design.ndim != 2 or design.shape[0] != count:
-        raise ValueError(f"design must be a matrix of {count} rows, one for each target, found shape {design.shape}")
-    return design
-
-
-def _vector(name: str, value: Any, count: int) -> Array:
+def _of_targets(name: str, value: Any, count: int, ndim: int = 1) -> Array:
     value = jnp.asarray(value, jnp.result_type(float))
-    if value.shape != (count,):
-        raise ValueError(f"{name} must be a vector of {count}, one for each target, found shape {value.shape}")
+    if value.ndim != ndim or len(value) != count:
+        kind = f"vector of {count}" if ndim == 1 else f"matrix of {count} rows"
+        raise ValueError(f"{name} must be a {kind}, one for each target, found shape {value.shape}")
     return value

@@ -23,9 +23,6 @@ WIDEST_SCALE = 1e7
 """A prior scale, for features in standard deviations, that leaves least squares as they are. Beyond 1e8 the squares of
 such weights would lose the prior in rounding."""
 
-JEFFREYS_WIDENING = 2.0
-"""How much wider the prior is where Jeffreys' prior is there too, which leads back to 0."""
-
 ROWS_PER_FEATURE = 10
 """With fewer examples for each feature the scale is learned: a wide prior then predicts badly. At twice as many,
 intervals of large effects would be too short."""
@@ -47,7 +44,8 @@ class TargetModel(ABC):
 
     compresses: ClassVar[bool] = False
     """Whether a stream keeps compressed observations, so that it is exact."""
-    jeffreys_widening: ClassVar[float] = JEFFREYS_WIDENING
+    jeffreys_widening: ClassVar[float] = 2.0
+    """How much wider the prior is where Jeffreys' prior is there too, which leads back to 0."""
 
     @abstractmethod
     def intercept_only(self, rows: LinearObservations) -> float:
@@ -96,17 +94,15 @@ class TargetModel(ABC):
         wider = shifted.with_covariance_at_shift(self.pseudo_observations(rows, fit))
         return wider._replace(shift=self.balancing_shift(rows, wider))
 
-    def balancing_shift(self, rows: LinearObservations, fit: LinearFit) -> float:
-        """The shift of the linear predictor with which predictions add up to what was seen, and half an event."""
-        raise NotImplementedError
-
-    def draw(self, likelihood: Any, z: np.ndarray, factors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw targets with these linear predictors; ``factors`` multiply the variance of noise, one for each row."""
-        raise NotImplementedError
-
-    def interval(self, fit: LinearFit, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
-        """Central intervals that hold targets with the probability ``level`` or more, one per row of features."""
-        raise NotImplementedError
+    balancing_shift: ClassVar[Callable[..., float]]
+    """``balancing_shift(rows, fit)`` is the shift of the linear predictor with which predictions add up to what was
+    seen, and half an event."""
+    draw: ClassVar[Callable[..., np.ndarray]]
+    """``draw(likelihood, z, factors, rng)`` are targets with the linear predictors z; factors multiply the variance of
+    noise, one for each row."""
+    interval: ClassVar[Callable[..., np.ndarray]]
+    """``interval(fit, X, offsets, level)`` are central intervals that hold targets with the probability ``level`` or
+    more, one per row of features."""
 
 
 @dataclass(frozen=True)

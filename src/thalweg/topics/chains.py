@@ -263,9 +263,8 @@ class Dirichlet:
         order = np.argsort(-counts.sum(axis=1), kind="stable")
         bags = [slice(a, b) for a, b in zip(counts.indptr[order], counts.indptr[order + 1], strict=True)]
         tokens = [rng.permutation(np.repeat(counts.indices[bag], counts.data[bag].astype(int))) for bag in bags]
-        start = np.stack(
-            [self._mean_field(components[:, counts.indices[bag]], counts.data[bag]) for bag in bags], axis=1
-        )
+        mean_field = lambda bag: self._mean_field(components[:, counts.indices[bag]], counts.data[bag])
+        start = np.stack(list(map(mean_field, bags)), axis=1)
         components = components.astype(np.float32)
         lengths = np.array([len(each) for each in tokens])
         longest = int(lengths.max(initial=0))

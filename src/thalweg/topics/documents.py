@@ -185,11 +185,6 @@ def _target_precision(prior: DocumentPrior, lengths: Array, curvature: Array) ->
     return prior.precision[None] + lengths[:, None, None] * curvature
 
 
-def _dominant_diagonal(prior: DocumentPrior, lengths: Array, proportions: Array) -> Array:
-    """Return a diagonal above Σ⁻¹ + W(diag π − ππᵀ), with which steps of the mean cannot overshoot."""
-    return jnp.sum(jnp.abs(prior.precision), axis=1)[None] + lengths[:, None] * jnp.abs(proportions)
-
-
 def infer(
     words: DocumentWords,
     prior: DocumentPrior,
@@ -231,7 +226,9 @@ def infer(
             precisions = (1 - size) * precisions + size * target
         move, deviations = solve_and_draw(precisions, gradient, points_at(index + 1))
         if method.diagonal:
-            move = gradient / _dominant_diagonal(prior, lengths, expected.proportions)
+            # A diagonal above Σ⁻¹ + W(diag π − ππᵀ), with which steps of the mean cannot overshoot.
+            largest = jnp.sum(jnp.abs(prior.precision), axis=1)[None] + lengths[:, None] * jnp.abs(expected.proportions)
+            move = gradient / largest
         farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True, initial=MAX_MOVE)
         return means + size * MAX_MOVE / farthest * move, precisions, deviations, shares
 

@@ -140,15 +140,10 @@ def split_tokens(counts: Any, random_state: int | np.random.Generator = 0) -> tu
     (array([4, 1]), array([3, 0]), array([[3, 0, 4], [1, 0, 0]]))
     """
     table, rng = as_counts(counts), np.random.default_rng(random_state)
-    document = np.repeat(np.repeat(np.arange(table.shape[0]), np.diff(table.indptr)), table.data)
-    entry = np.repeat(np.arange(table.nnz), table.data)
-    # Tokens in random order within their document; the second half of each is held out.
-    order = np.lexsort((rng.random(len(entry)), document))
-    total = np.bincount(document, minlength=table.shape[0])
-    index = np.arange(len(entry)) - np.repeat(np.cumsum(total) - total, total)
-    in_second_half = index >= np.repeat(total - total // 2, total)
-    taken = np.bincount(entry[order][in_second_half], minlength=table.nnz).astype(table.dtype)
-    held = csr_array((taken, table.indices.copy(), table.indptr.copy()), shape=table.shape)
+    held = table.copy()
+    for start, stop in zip(table.indptr[:-1], table.indptr[1:], strict=True):
+        bag = table.data[start:stop]
+        held.data[start:stop] = rng.multivariate_hypergeometric(bag, bag.sum() // 2) if len(bag) else 0
     held.eliminate_zeros()
     return table - held, held
 

@@ -1,6 +1,7 @@
 """What the generalised linear models have in common: everything but the likelihood."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -18,7 +19,6 @@ from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
 from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked, validated
 from thalweg.models._summary import Summary
-from thalweg.runs import Run
 
 LARGEST_NUMBER = 1e100
 """The squares of larger numbers could overflow, and those of their inverses be 0: from 1e154 on they would."""
@@ -48,16 +48,15 @@ class GeneralisedLinearModel(Storable):
     tol: float = 1e-5
     verbose: int = 0
 
-    def _target_model(self) -> linear.TargetModel:
-        """How targets depend on the linear predictor."""
-        raise NotImplementedError
+    _target_model: ClassVar[Callable[..., linear.TargetModel]]
+    """How targets depend on the linear predictor."""
 
     def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> tuple[np.ndarray, np.ndarray]:
         """Targets and weights as the likelihood wants them, or an error; ``first`` if nothing was seen."""
         return y.astype(np.float64), weights
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GeneralisedLinearModel":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Find the posterior given these examples, and forget all others.
 
         Parameters
@@ -79,9 +78,8 @@ class GeneralisedLinearModel(Storable):
         before = getattr(self, "_posterior", None) if stream else None
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, before is None, classes)
-            with Run(type(self).__name__, bar=bool(self.verbose)):
-                model = self._model()
-                self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
+            model = self._model()
+            self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
             for message in linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before):
                 warnings.warn(f"{type(self).__name__}: {message}", UserWarning, stacklevel=4)
         return self
@@ -265,7 +263,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
     _trials: ClassVar[tuple[str, ...]] = ("predict", "predict_interval")
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "Regressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Take in a further batch: the posterior so far is the prior of the batch.
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
@@ -317,6 +315,8 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
     _parameter_constraints: ClassVar[dict] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
     class_weight: Any = None
+    _possible: ClassVar[Callable[..., np.ndarray]]
+    """``_possible(classes)`` are the classes, unless it refuses them."""
 
     def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
         """Draws from the posterior, of coefficients or of the classes of rows; see :meth:`GaussianGLM.sample`.
@@ -328,9 +328,6 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
         """
         draws = super().sample(n, X, offset, random_state)
         return draws if X is None else self.classes_[draws]
-
-    def _possible(self, classes: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
 
     def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> tuple[np.ndarray, np.ndarray]:
         check_classification_targets(y)

@@ -1,6 +1,6 @@
 """What the kernel estimators have in common: everything but what targets mean."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -49,13 +49,11 @@ class KernelMachine(Storable):
     random_state: Any = None
     verbose: bool = False
 
-    def _loss(self) -> Loss:
-        """The loss, for the targets seen."""
-        raise NotImplementedError
-
-    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
-        """Return targets and weights as :class:`Table` has them, and decide on what the ``first`` rows decide."""
-        raise NotImplementedError
+    _loss: ClassVar[Callable[..., Loss]]
+    """The loss, for the targets seen."""
+    _targets: ClassVar[Callable[..., dict]]
+    """``_targets(y, weights, first, classes, streams)`` are targets and weights as :class:`Table` has them; it decides
+    on what the ``first`` rows decide."""
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
         """Check targets as they came, before they are an array of one type."""
@@ -140,9 +138,7 @@ class KernelMachine(Storable):
     def _table(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Table:
         """Check examples and return those of positive weight."""
         self._check_kinds(y, classes)
-        X, y = validated(
-            self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
-        )
+        X, y = validated(self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, reset=first)
         weights = row_weights(sample_weight, X)
         targets = self._targets(y, weights, first, classes, streams)
         weights = targets["weights"]

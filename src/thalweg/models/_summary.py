@@ -66,10 +66,7 @@ class Summary:
     def __repr__(self) -> str:
         cells = [list(_HEADER), *self._cells()]
         widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
-        line = lambda row: "  ".join(
-            text.ljust(width) if column == 0 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
+        line = lambda row: "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
         return "\n".join(line(row).rstrip() for row in cells)
 
     def _repr_html_(self) -> str:

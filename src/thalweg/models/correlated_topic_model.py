@@ -226,10 +226,9 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
         if self._effects.worth < LEAST_EFFECT_DRAWS:
             rough = f"draws of effects are worth {self._effects.worth:.0f} independent ones only: deviations are rough"
             warnings.warn(f"{rough}, since documents say too little of so many topics", UserWarning, stacklevel=2)
-        deviations = np.sqrt(np.diagonal(self._effects.covariances, axis1=1, axis2=2))
-        means, deviations = (
-            part[:, 1:] / self._covariates.scales for part in (self._effects.coefficients.T, deviations)
-        )
+        means = self._effects.coefficients.T[:, 1:] / self._covariates.scales
+        variances = np.diagonal(self._effects.covariances, axis1=1, axis2=2)[:, 1:]
+        deviations = np.sqrt(variances) / self._covariates.scales
         names = [f"topic {k}: {name}" for k in range(len(means)) for name in self._covariates.names]
         return Summary(names, means.ravel(), deviations.ravel())
 
@@ -262,9 +261,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
         """Return the coherence of each topic's first words in the documents ``X``: "npmi" or "u_mass"."""
         check_is_fitted(self)
         measures = {"npmi": topics.npmi, "u_mass": topics.u_mass}
-        return measures[arguments.one_of("measure", measure, tuple(measures))](
-            topics.top_indices(self.components_, n), X
-        )
+        coherence = measures[arguments.one_of("measure", measure, measures)]
+        return coherence(topics.top_indices(self.components_, n), X)
 
     def completion(self, X: Any, random_state: int = 0) -> topics.Completion:
         """Score how well one half of each document is predicted from the other: nats a token, with a standard error.

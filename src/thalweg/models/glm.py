@@ -7,7 +7,7 @@ E_q log p(y|z) − KL[q ‖ prior].
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import logit
@@ -98,9 +98,7 @@ class BernoulliGLM(Classifier):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, offset: Any = None
-    ) -> "BernoulliGLM":
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, offset: Any = None) -> Self:
         """Take in a further batch: the posterior so far is the prior of the batch; see :meth:`GaussianGLM.partial_fit`.
 
         Parameters
@@ -213,7 +211,7 @@ class CategoricalGLM(Classifier):
     _parameter_constraints: ClassVar[dict] = {"prior_scale": [StrOptions({"auto"}), POSITIVE, "array-like"]}
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "CategoricalGLM":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Find the posterior given these examples, and forget all others.
 
         Parameters
@@ -330,7 +328,7 @@ class GaussianGLM(Regressor, _NoiseVariance):
 
     intercept_scale: float = 1000.0
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GaussianGLM":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Find the posterior given these examples, and forget all others; see :meth:`BernoulliGLM.fit`."""
         super().fit(X, y, sample_weight, offset)
         if self.noise_variance is None and len(np.asarray(y)) <= 2:

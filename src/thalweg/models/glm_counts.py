@@ -2,14 +2,14 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import _num_samples
 
 from thalweg.gaussian import linear
 from thalweg.models._common import row_numbers
-from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
+from thalweg.models._glm import POSITIVE, Regressor
 
 
 class _CountRegressor(Regressor):
@@ -17,9 +17,7 @@ class _CountRegressor(Regressor):
 
     _true_tags = ("input_tags.sparse", "target_tags.positive_only")
 
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
-    ) -> "GeneralisedLinearModel":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> Self:
         """Find the posterior given these examples, and forget all others.
 
         Parameters
@@ -31,9 +29,7 @@ class _CountRegressor(Regressor):
         """
         return super().fit(X, y, sample_weight, _with_exposure(X, offset, exposure))
 
-    def partial_fit(
-        self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
-    ) -> "Regressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> Self:
         """Take in a further batch: see :meth:`GaussianGLM.partial_fit`.
 
         Parameters

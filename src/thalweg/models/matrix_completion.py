@@ -139,21 +139,18 @@ class MatrixCompletion(RegressorMixin, Storable):
             sparse matrix also an array with a line for each row or column. Rows that are only here are served too.
             Rows that are not here are taken to be average.
         """
+        implicit, nuclear = self.feedback == "implicit", self.method == "nuclear"
+        if nuclear and (implicit or row_features is not None or column_features is not None):
+            raise ValueError("method='nuclear' takes explicit ratings without side information: use method='factors'")
         with unharmed(self):
-            implicit = self.feedback == "implicit"
             _check_feature_names(self, X, reset=True)
             given = _ratings.checked_ratings(X, y, sample_weight, implicit)
             row_side, column_side = self._side_information(given, row_features, column_features)
             rows, columns = IdIndex.of(given.rows, row_side.ids), IdIndex.of(given.columns, column_side.ids)
-            nuclear = self.method == "nuclear"
             kind = completion.Filled if nuclear else completion.Completed
             known = self.warm_start and isinstance(getattr(self, "_model", None), kind)
             known = known and np.array_equal(rows.ids, self.row_ids_) and np.array_equal(columns.ids, self.column_ids_)
             self._rows, self._columns, self.n_features_in_ = rows, columns, 2
-            if nuclear and (implicit or row_features is not None or column_features is not None):
-                raise ValueError(
-                    "method='nuclear' takes explicit ratings without side information: use method='factors'"
-                )
             ratings = given.indexed(rows, columns)
             start = self._model if known else None
             self._learn(ratings, row_side.matrix(rows.ids), column_side.matrix(columns.ids), start)
@@ -182,9 +179,8 @@ class MatrixCompletion(RegressorMixin, Storable):
             # Counts are of all cells, and support twice as many factors.
             rank = int(self.rank or completion.FactorSettings.rank * (1 + implicit))
             settings = completion.FactorSettings(rank=rank, max_iter=max_iter, tol=tol, seed=seed)
-            options = completion.Options(
-                settings, bool(self.presence), implicit=implicit, confidence=float(self.confidence), **problem
-            )
+            problem |= {"implicit": implicit, "confidence": float(self.confidence)}
+            options = completion.Options(settings, bool(self.presence), **problem)
             result = completion.complete(ratings, row_side, column_side, options, verbose=verbose, start=start)
             self.elbo_ = float(result.history["bound"][-1])
         self._take(result.model)
@@ -243,9 +239,8 @@ class MatrixCompletion(RegressorMixin, Storable):
         if isinstance(model, completion.Filled):
             self.mean_ = model.centre
             return
-        self.row_factors_, self.column_factors_ = (
-            side.means[:-1, : model.rank] for side in (model.rows, model.columns)
-        )
+        self.row_factors_ = model.rows.means[:-1, : model.rank]
+        self.column_factors_ = model.columns.means[:-1, : model.rank]
         scale = model.units.scale
         self.row_biases_ = scale * model.rows.means[:-1, model.rank]
         self.column_biases_ = scale * model.columns.means[:-1, model.rank + 1]
@@ -338,10 +333,8 @@ class MatrixCompletion(RegressorMixin, Storable):
         model = self._fitted()
         row, column = self._indices(X)
         gains = np.ones(len(row)) if y is None else _ratings.checked_values("y", y, len(row))
-        known = (row >= 0) & (column >= 0)
-        return completion.ranking(
-            model, row[known], column[known], gains[known], arguments.whole("k", k), bool(exclude_seen)
-        )
+        row, column, gains = (part[(row >= 0) & (column >= 0)] for part in (row, column, gains))
+        return completion.ranking(model, row, column, gains, arguments.whole("k", k), bool(exclude_seen))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

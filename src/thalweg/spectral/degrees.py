@@ -160,9 +160,8 @@ def fixed(coefficients: np.ndarray, mean: float) -> Law:
     return Law("fixed", np.where(degrees <= mean, 0.0, -np.inf), biased=biased)
 
 
-LAWS: dict[str, Callable[..., Law]] = {
-    law.__name__: law for law in (optimal, theorem3, geometric, poisson, negative_binomial, fixed)
-}
+_LAWS = optimal, theorem3, geometric, poisson, negative_binomial, fixed
+LAWS: dict[str, Callable[..., Law]] = {law.__name__: law for law in _LAWS}
 
 
 def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:

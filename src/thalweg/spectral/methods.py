@@ -45,10 +45,8 @@ def target_of(rtol: float | None, atol: float | None) -> Target | None:
     """Return the wanted half-width of the 95 % interval as a function of the value; None without tolerances."""
     if rtol is None and atol is None:
         return None
-    relative, absolute = (
-        0.0 if tolerance is None else arguments.real(name, tolerance, above=0)
-        for name, tolerance in (("rtol", rtol), ("atol", atol))
-    )
+    given = {"rtol": rtol, "atol": atol}
+    relative, absolute = (0.0 if x is None else arguments.real(name, x, above=0) for name, x in given.items())
     return lambda value: max(absolute, relative * abs(value))
 
 

@@ -74,9 +74,6 @@ class PlanOptions:
         arguments.real("slack", self.slack, least=1)
         bounds.check_interval(self.interval)
         _form(f, self.preconditioner)
-        return self._groups(dimension)
-
-    def _groups(self, dimension: int) -> tuple[int, int]:
         probes, group, together = self.probes, self.group, self.probe == "orthogonal"
         arguments.whole("probes", probes, least=1 if group == 1 else 2)
         if group is None:
@@ -158,9 +155,8 @@ def make_plan(f: Function, operator: Operator, key: Key[Array, ""], options: Pla
     if given[0] is None and positive:
         bounds.refuse_null_constant(ratio, operator.dtype, by_cholesky(f))
     built = options.preconditioner and options.preconditioner.build(operator, key, options.probes)
-    spectrum = bounds.find_spectrum(
-        operator, built, key, positive=positive or built is not None, given=given, function=function
-    )
+    definite = positive or built is not None
+    spectrum = bounds.find_spectrum(operator, built, key, positive=definite, given=given, function=function)
     lower, upper = bounds.widen(spectrum.lower, spectrum.upper, options.slack, positive)
     if positive and given[0] is None and upper > MAX_CONDITION * lower:
         raise IllConditionedError(

@@ -107,10 +107,8 @@ def sweep(
         cross, size = jnp.sum(older * newer, axis=0), jnp.sum(newer * newer, axis=0)
         odd = weigh(2 * k - 1, degrees[:width], tables.weights) * (2.0 * cross - moment[:width])
         even = weigh(2 * k, degrees[:width], tables.weights) * (2.0 * size - squares[:width])
-        vectors = tuple(
-            u + weigh(k, other[:width], tables.derivative)[None, :] * newer
-            for u, other in zip(vectors, accumulate, strict=True)
-        )
+        grown = lambda u, other: u + weigh(k, other[:width], tables.derivative)[None, :] * newer
+        vectors = tuple(map(grown, vectors, accumulate))
         return _SweepState(k + 1, older, newer, values + odd + even, vectors, watch(outside, size, cross))
 
     def advance(carry: _SweepState) -> _SweepState:

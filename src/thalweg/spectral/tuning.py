@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thalweg import arguments
 from thalweg.spectral import degrees as laws
 from thalweg.spectral.degrees import Law
 
@@ -52,8 +51,7 @@ class Tuner:
 
     def choose(self, name: str, degree: float | None, gradient: str | None, rho: float | None) -> Law:
         """Return the law of that name and mean degree, by default the best one for the ``gradient``."""
-        given = None if degree is None else arguments.real("degree", degree, above=0)
-        degree = given or self._best_degree(gradient)
+        degree = degree or self._best_degree(gradient)
         if name == "optimal":
             return self._optimal(degree, gradient)
         if name == "theorem3":

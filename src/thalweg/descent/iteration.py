@@ -139,9 +139,7 @@ class Descent(eqx.Module):
 
     # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
     __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __eq__ = object.__eq__
 
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""

@@ -236,9 +236,8 @@ class Tolerance(StoppingRule):
         # Steps too short to change the residual do not show how near the optimum is.
         largest = xp.maximum(state.largest, xp.where(known, residual, 0))
         moved = residual < (1 - 100 * eps) * largest
-        near = (residual <= self.atol.astype(kind)) | (
-            moved & fresh & (vanished | (left <= xp.minimum(rtol, 100 * eps) * eps * value))
-        )
+        vanished = vanished | (left <= xp.minimum(rtol, 100 * eps) * eps * value)
+        near = (residual <= self.atol.astype(kind)) | (moved & fresh & vanished)
         # Promises that do not fall from one part of the second half to the next but one are those of a valley's floor.
         falling = (older[2] > 0) & (older[0] <= older[2])
         ahead = left * xp.where(coarse, xp.maximum(4 * SLOW_STEPS / steps, 4), 1)
@@ -254,9 +253,8 @@ class Tolerance(StoppingRule):
         length = (step - state.stretch_start).astype(kind)
         flat = promise * length > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * stretch_sum
         falls = xp.where(begins | (ends & flat), 0, state.falls + ends.astype(state.falls.dtype))
-        converged = (in_a_row >= self.in_a_row) & (
-            near | (falls >= xp.where(coarse, 3, 2)) | (slow_in_a_row >= xp.maximum(self.in_a_row, 3))
-        )
+        shown = near | (falls >= xp.where(coarse, 3, 2)) | (slow_in_a_row >= xp.maximum(self.in_a_row, 3))
+        converged = (in_a_row >= self.in_a_row) & shown
         stretch_start = xp.where(begins | ends, step, state.stretch_start)
         stretch_sum = xp.where(begins | ends, 0, stretch_sum)
         valued = xp.where(fresh, valued, state.valued)

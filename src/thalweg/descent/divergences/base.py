@@ -156,11 +156,8 @@ def closed_forms() -> list[tuple[str, str, str]]:
 
 
 def _matches(divergence: Divergence, term: Term) -> list[_Entry]:
-    return [
-        entry
-        for entry in _table
-        if isinstance(divergence, entry.divergence) and isinstance(term, entry.term) and entry.when(divergence, term)
-    ]
+    is_pair = lambda entry: isinstance(divergence, entry.divergence) and isinstance(term, entry.term)
+    return [entry for entry in _table if is_pair(entry) and entry.when(divergence, term)]
 
 
 def has_closed_form(divergence: Divergence, term: Term) -> bool:

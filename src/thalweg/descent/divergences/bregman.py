@@ -59,9 +59,8 @@ class PositiveGeometry(Divergence):
 
         Near 0 steps hardly move, whatever the gradient. The second norm is that of a step that adds.
         """
-        natural = jax.tree.map(
-            lambda g, c: jnp.minimum(g, c / jnp.asarray(size, c.dtype)), self.residual(centre, x, size), centre
-        )
+        residual = self.residual(centre, x, size)
+        natural = jax.tree.map(lambda g, c: jnp.minimum(g, c / jnp.asarray(size, c.dtype)), residual, centre)
         return jnp.maximum(super().residual_norm(centre, x, size), trees.norm(natural).astype(trees.dtype(centre)))
 
 
@@ -231,9 +230,8 @@ class Bregman(Divergence):
         plain = at_x - at_y - trees.inner(gradient_y, apart)
         # Where rounding hides the divergence of near points, the mean of both directions has its digits.
         hidden = plain <= 1e3 * jnp.finfo(at_x.dtype).eps * (abs(at_x) + abs(at_y))
-        return jnp.where(
-            hidden, trees.inner(trees.subtract(gradient_x, gradient_y), apart).astype(at_x.dtype) / 2, plain
-        )
+        mean = trees.inner(trees.subtract(gradient_x, gradient_y), apart).astype(at_x.dtype) / 2
+        return jnp.where(hidden, mean, plain)
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(∇φ(centre) − ∇φ(x)) / size."""

@@ -1,5 +1,6 @@
 """Euclidean geometries: the plain one, a diagonal metric, a matrix metric."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,10 +24,8 @@ class QuadraticDivergence(Divergence):
     """D(x ‖ y) = ½⟨x − y, M(x − y)⟩ for a metric M that is the same everywhere."""
 
     linear: ClassVar[bool] = True
-
-    def metric(self, vector: PyTree[Array]) -> PyTree[Array]:
-        """Return M · vector."""
-        raise NotImplementedError
+    metric: ClassVar[Callable[..., PyTree[Array]]]
+    """``metric(vector)`` is M · vector."""
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """½⟨x − y, M(x − y)⟩."""
@@ -96,11 +95,8 @@ class DiagonalMetric(QuadraticDivergence):
 
 @closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="every separable term")
 def _scaled_proximal_step(divergence, term, centre, gradient, size):
-    sizes = jax.tree.map(
-        lambda w, c: jnp.broadcast_to(jnp.asarray(size, c.dtype) / w, c.shape),
-        spread(divergence.weights, centre),
-        centre,
-    )
+    weights = spread(divergence.weights, centre)
+    sizes = jax.tree.map(lambda w, c: jnp.broadcast_to(jnp.asarray(size, c.dtype) / w, c.shape), weights, centre)
     return term.prox(jax.tree.map(lambda c, s, g: c - s * g, centre, sizes, gradient), sizes)
 
 
@@ -132,11 +128,8 @@ class MatrixMetric(QuadraticDivergence):
         if concrete and not np.allclose(matrix, np.transpose(matrix), rtol=0, atol=rounding):
             raise ValueError("matrix of MatrixMetric must be symmetric; found M different from its transpose")
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(matrix)
-        if concrete and not bool(self.eigenvalues[0] > 0):
-            raise ValueError(
-                f"matrix of MatrixMetric must be positive definite, found the eigenvalue "
-                f"{float(self.eigenvalues[0]):.3g}"
-            )
+        if concrete and not (least := float(self.eigenvalues[0])) > 0:
+            raise ValueError(f"matrix of MatrixMetric must be positive definite, found the eigenvalue {least:.3g}")
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse a matrix whose side is not the number of entries of ``x``."""

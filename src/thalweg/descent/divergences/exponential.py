@@ -298,11 +298,9 @@ class KLToPrior(Term):
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse a prior whose tree or shapes differ from those of ``x``."""
-        if jax.tree.map(jnp.shape, self.prior) != jax.tree.map(jnp.shape, x):
-            raise ValueError(
-                f"prior of KLToPrior has shapes {jax.tree.map(jnp.shape, self.prior)}, "
-                f"x0 has {jax.tree.map(jnp.shape, x)}"
-            )
+        own, given = (jax.tree.map(jnp.shape, tree) for tree in (self.prior, x))
+        if own != given:
+            raise ValueError(f"prior of KLToPrior has shapes {own}, x0 has {given}")
 
 
 @closed_form(KLToCentre, Zero)

@@ -63,14 +63,13 @@ def info() -> None:
     from thalweg import data
 
     here = [name for name in data.list() if data.locate(name)]
+    is_wide = jax.config.read("jax_enable_x64")
     facts = {
         "thalweg": __version__,
         "python": platform.python_version(),
         "jax": f"{jax.__version__} (jaxlib {jaxlib.__version__})",
         "devices": ", ".join(str(device) for device in jax.devices()),
-        "float64": "on"
-        if jax.config.read("jax_enable_x64")
-        else "off (JAX's default; parts that need it switch it on)",
+        "float64": "on" if is_wide else "off (JAX's default; parts that need it switch it on)",
         "data folders": "\n".join(map(str, data.folders())),
         "data sets": f"{len(here)} of {len(data.list())} here" + (": " + ", ".join(here) if here else ""),
     }

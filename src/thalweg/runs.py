@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any
 
 _current: ContextVar["Run | None"] = ContextVar("current", default=None)
@@ -93,9 +92,7 @@ class Run:
             self._show()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         _current.reset(self._token)
         if self._line is not None:
             if self._outer is not None and self._line != self._outer._line and not self._owns_display:

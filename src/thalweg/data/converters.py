@@ -5,7 +5,6 @@ None runs code from a file: no pickle, no object arrays.
 """
 
 import gzip
-import io
 import tarfile
 import zipfile
 from collections.abc import Sequence
@@ -173,12 +172,12 @@ def cifar10_pca(paths: Paths, components: int) -> Arrays:
 
 def chicago_assault(paths: Paths) -> Arrays:
     """The MATLAB file's table of positions and days."""
-    return {"xyt": _matlab(paths[0], "crime")["crime"].astype(np.float32)}
+    return {"xyt": scipy.io.loadmat(paths[0], variable_names=["crime"])["crime"].astype(np.float32)}
 
 
 def sound(paths: Paths) -> Arrays:
     """The MATLAB file's waveform and the points held out of it."""
-    found = _matlab(paths[0], "xfull", "yfull", "xtest")
+    found = scipy.io.loadmat(paths[0], variable_names=["xfull", "yfull", "xtest"])
     x = found["xfull"].ravel().astype(np.float32)
     y = found["yfull"].ravel().astype(np.float32)
     return {"x": x, "y": y, "is_test": np.isin(x, found["xtest"])}
@@ -199,10 +198,6 @@ def precipitation(paths: Paths) -> Arrays:
 def _bags_of_words(indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray, vocabulary: np.ndarray) -> Arrays:
     indptr, indices = indptr.astype(np.int32), indices.astype(np.uint16)
     return {"indptr": indptr, "indices": indices, "counts": counts, "vocab": vocabulary}
-
-
-def _matlab(path: Path, *names: str) -> Arrays:
-    return scipy.io.loadmat(io.BytesIO(path.read_bytes()), variable_names=names)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

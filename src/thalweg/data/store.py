@@ -165,9 +165,8 @@ def download(raw: Raw, folder: Path) -> Path:
     pooch.get_logger().setLevel("WARNING")
     with Progress(*columns) as progress:
         downloader = pooch.HTTPDownloader(progressbar=_Bar(progress), chunk_size=2**16)
-        return Path(
-            pooch.retrieve(raw.url, known_hash=raw.checksum, fname=raw.name, path=folder, downloader=downloader)
-        )
+        path = pooch.retrieve(raw.url, known_hash=raw.checksum, fname=raw.name, path=folder, downloader=downloader)
+        return Path(path)
 
 
 class _Bar:

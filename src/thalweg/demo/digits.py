@@ -48,13 +48,11 @@ def _show_growth(section: Section, X: np.ndarray, y: np.ndarray, X_test: np.ndar
     once = [np.arange(i, min(i + BLOCK_SIZE, len(X))) for i in range(0, len(X), BLOCK_SIZE)]
     repeated = [shuffle.permutation(len(X))[: 4 * BLOCK_SIZE] for _ in range(8)]
     common: dict[str, Any] = {"bandwidth": 0.5, "alpha": 0.01, "random_state": section.seed}
-    dsg = lambda precondition: KernelClassifier(
-        method=DSG(batch_size=4 * BLOCK_SIZE, block_size=BLOCK_SIZE // 2, precondition=precondition), **common
-    )
+    dsg: dict[str, Any] = {"batch_size": 4 * BLOCK_SIZE, "block_size": BLOCK_SIZE // 2}
     streams = {
         "landmarks, each seen once": (KernelClassifier(method=Auto(block_size=BLOCK_SIZE), **common), once),
-        "DSG, preconditioned": (dsg(True), repeated),
-        "DSG": (dsg(False), repeated),
+        "DSG, preconditioned": (KernelClassifier(method=DSG(precondition=True, **dsg), **common), repeated),
+        "DSG": (KernelClassifier(method=DSG(precondition=False, **dsg), **common), repeated),
     }
     errors = []
     caption = "Accuracy against the number of features in use, as machines grow block by block."

@@ -61,9 +61,8 @@ def lasso(section: Section) -> None:
         axes.axvline(WEIGHT, color=plots.INK, linestyle=":", linewidth=1)
         axes.set(xlabel="λ / λ at which all are zero", ylabel="coefficient")
         plots.label_lines(axes)
-    difference = float(
-        np.abs(path - lasso_path(features, target, alphas=weights, tol=1e-10, max_iter=10**6)[1].T).max()
-    )
+    _, peer, _ = lasso_path(features, target, alphas=weights, tol=1e-10, max_iter=10**6)
+    difference = float(np.abs(path - peer.T).max())
     section.note(
         f"The path is {len(weights)} runs of restarted FISTA, each from the solution before it; the weight of a term "
         f"is an argument of the compiled step, so all share one compilation. It differs from scikit-learn's "

@@ -89,9 +89,8 @@ def _paragraphs(text: str) -> str:
 
 def _table(item: Mapping[str, Any]) -> str:
     classes = [' class="number"' if numeric else "" for numeric in item["numeric"]]
-    header = "".join(
-        f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(item["header"], classes, strict=True)
-    )
+    titles = zip(item["header"], classes, strict=True)
+    header = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in titles)
     rows = "\n".join(
         "<tr>" + "".join(f"<td{k}>{escape(text)}</td>" for text, k in zip(row, classes, strict=True)) + "</tr>"
         for row in item["rows"]

@@ -34,6 +34,7 @@ def _compile_quickly() -> None:
 
 
 _compile_quickly()
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of small matrices more threads wait for one another
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and tests send it
 
 import jax  # noqa: E402

@@ -246,12 +246,18 @@ class Descent(eqx.Module):
 
     def objective(self, x: PyTree[Array]) -> Scalar:
         """f(x) + h(x) where the oracle can evaluate f, else NaN."""
-        value = jnp.nan if self.oracle.value is None else self.oracle.value(x) + self.term.value(x)
-        return jnp.asarray(value, trees.dtype(x))
+        return objective((self.oracle, self.term), x)
 
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
         return trees.call(self.average, "solution", state.x, state.average)
+
+
+def objective(parts: tuple[Oracle, Term], x: PyTree[Array]) -> Scalar:
+    """Return f(x) + h(x) where the oracle can evaluate f, else NaN."""
+    oracle, term = parts
+    value = jnp.nan if oracle.value is None else oracle.value(x) + term.value(x)
+    return jnp.asarray(value, trees.dtype(x))
 
 
 def _is_set(term: Term) -> bool:

@@ -11,15 +11,18 @@ from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
 from thalweg.descent.engines import Progress, RunPlan
-from thalweg.descent.iteration import Descent
+from thalweg.descent.iteration import Descent, objective
 from thalweg.descent.programs import compiled
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Tolerance, rules_within
 
 
 def objective_of(descent: Descent) -> Callable[[PyTree[Array]], float]:
-    """Return f + h, compiled when it is called, since what it captures may have changed by then."""
-    return lambda x: float(compiled(Descent.objective, descent)(x))
+    """Return f + h, compiled when it is called, since what it captures may have changed by then.
+
+    One program serves all methods with this oracle and term.
+    """
+    return lambda x: float(compiled(objective, (descent.oracle, descent.term))(x))
 
 
 @dataclass

@@ -140,13 +140,12 @@ class Rung:
 
     def gradient_outer_product(self, candidate: Candidate, full: bool) -> np.ndarray | None:
         """Return that of a candidate in framed features, or its diagonal."""
-        with enough_threads(len(self.x) // 2):
-            squares, median = self.distances(candidate)
-            square = squares.dtype.type((candidate.multiplier * median) ** 2)
-            if candidate not in self._weights:
-                self.leave_one_out(candidate)
-            slope = candidate.family().profile_slope(squares / square) / square
-            return gradient_outer_product(slope, self._weights[candidate], self.x, candidate.metric, full)
+        squares, median = self.distances(candidate)
+        square = squares.dtype.type((candidate.multiplier * median) ** 2)
+        if candidate not in self._weights:
+            self.leave_one_out(candidate)
+        slope = candidate.family().profile_slope(squares / square) / square
+        return gradient_outer_product(slope, self._weights[candidate], self.x, candidate.metric, full)
 
 
 class Selection(NamedTuple):
@@ -191,8 +190,9 @@ class _Search:
         """A metric by the gradients of a candidate, and one halfway between it and the plain scales."""
         if not self.learns or not issubclass(candidate.family, Radial):
             return []
-        product = rung.gradient_outer_product(candidate, full=self.settings.metric == "full")
-        return [] if product is None else learned_metrics(product, self.scales)
+        with enough_threads(len(rung.x) // 2):
+            product = rung.gradient_outer_product(candidate, full=self.settings.metric == "full")
+            return [] if product is None else learned_metrics(product, self.scales)
 
     def refine(self, best: Entry[Candidate], rung: Rung) -> list[Candidate]:
         """The best candidate with metrics of its gradients; on the largest rungs once."""

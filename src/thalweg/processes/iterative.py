@@ -232,8 +232,8 @@ def solve(
     energies, norms = map(np.asarray, sizes)
     # ‖r‖²/noise bounds ⟨r, A⁻¹r⟩, which is what errors of samples are made of.
     scales, none = np.sqrt(least * energies), np.zeros((0, columns.shape[1]))
-    # Rounding of K in float32 must be small against the noise.
-    wide = least < np.finfo(np.float32).eps * np.sqrt(size) * float(kernel.variance)
+    # Rounding of K in float32, against the noise, is how near a solve can come.
+    wide = SOLVE_TOLERANCE * least < np.finfo(np.float32).eps * np.sqrt(size) * float(kernel.variance)
     for dtype in (jnp.float64,) if wide else (jnp.float32, jnp.float64):
         with Run("solves", total=MAX_PRODUCTS) as run:
             solved = conjugate_gradients(

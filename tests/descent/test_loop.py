@@ -163,6 +163,11 @@ def test_history_of_a_stochastic_oracle_averages_its_estimates():
     np.testing.assert_array_equal(result.history["work"], [80, 160, 240])
 
 
+def test_a_guard_against_transfers_does_not_stop_a_run():
+    with jax.transfer_guard("disallow"):
+        assert minimize(loss, ZEROS).success
+
+
 def test_the_same_key_gives_the_same_run_and_another_does_not():
     run = lambda seed: minimize(batches(), ZEROS, step=0.01, steps=200, tol=budget(), key=jax.random.key(seed)).x
     np.testing.assert_array_equal(run(1), run(1))

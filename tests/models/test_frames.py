@@ -4,7 +4,16 @@ import numpy as np
 import pandas
 import pytest
 
-from thalweg import BernoulliGLM, CorrelatedTopicModel, GPClassifier, GPRegressor, KernelClassifier, KernelRegressor
+from thalweg import (
+    BernoulliGLM,
+    CorrelatedTopicModel,
+    GPClassifier,
+    GPRegressor,
+    KernelClassifier,
+    KernelRegressor,
+    NegativeBinomialGLM,
+    PoissonGLM,
+)
 
 N = 12
 CLASSES = np.arange(N) % 2
@@ -30,6 +39,26 @@ def test_a_column_that_holds_no_numbers_is_named(estimator, name):
     with pytest.raises((TypeError, ValueError)) as raised:
         estimator().fit(frame(column), CLASSES)
     assert str(raised.value).startswith(f"X holds {found}")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_columns_of_one_name_are_refused(estimator):
+    twice = frame(np.arange(N)).set_axis(["age", "age"], axis=1)
+    with pytest.raises(ValueError, match="X must have columns of different names, found 'age' 2 times"):
+        estimator().fit(twice, CLASSES)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressor, GPRegressor, GPClassifier, PoissonGLM, NegativeBinomialGLM])
+def test_a_target_that_is_missing_is_named(estimator):
+    with pytest.raises(ValueError, match="y must have no gaps, found None at index 3"):
+        estimator().fit(frame(np.arange(N)), [0, 1, 2, None] * 3)
+
+
+@pytest.mark.parametrize("estimator", [BernoulliGLM, GPClassifier, KernelClassifier])
+def test_nullable_labels_stay_whole_numbers(estimator):
+    model = estimator().fit(frame(np.arange(N)), pandas.Series(CLASSES, dtype="Int64"))
+    assert model.classes_.dtype == np.int64
+    assert model.predict(frame(np.arange(N))).dtype == np.int64
 
 
 def test_predictions_name_it_too():

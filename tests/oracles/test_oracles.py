@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from thalweg.descent import Descent
 from thalweg.oracles import (
@@ -181,3 +182,8 @@ def test_wrong_input(make, message):
 def test_an_oracle_must_define_estimate():
     with pytest.raises(NotImplementedError, match=r"Oracle must define estimate\(x, state, key\)"):
         Descent(Oracle(), step=0.1).update(Descent(Oracle(), step=0.1).init(np.ones(2)), jax.random.key(0))
+
+
+def test_exact_refuses_matrices_that_jax_cannot_multiply():
+    with pytest.raises(TypeError, match=r"args of Exact must be arrays .*, found SciPy's csr_array: pass .*BCOO"):
+        Exact(lambda x, A: jnp.sum(A @ x), csr_array(np.eye(2)))

@@ -57,6 +57,7 @@ class Snapshot:
     seconds: float
 
 
+@jax.transfer_guard("allow")  # what a run moves between host and device is no accident
 def minimize(
     oracle: Any,
     x0: PyTree | Result,

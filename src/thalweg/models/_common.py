@@ -3,6 +3,7 @@
 import inspect
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -276,10 +277,12 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
         ...
     ValueError: X holds 'Rome' in column 'city' (...), which is no finite number: ...
     """
-    if hasattr(X, "columns") and options.get("dtype") == "numeric":
-        options["dtype"] = [np.float64, np.float32]  # "numeric" lets the words of a category through
+    if hasattr(X, "columns"):
+        check_distinct(X.columns)
+        if options.get("dtype") == "numeric":
+            options["dtype"] = [np.float64, np.float32]  # "numeric" lets the words of a category through
     try:
-        return validate_data(model, no_dates(X), *args, **options)
+        return validate_data(model, no_dates(X), *map(complete, args), **options)
     except (TypeError, ValueError) as error:
         found = _no_number(X) if hasattr(X, "columns") else ""
         if not found:
@@ -288,6 +291,43 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
         raise kind(
             f"X holds {found}, which is no finite number: encode it, fill it in or leave it out ({error})"
         ) from error
+
+
+def check_distinct(columns: Any) -> None:
+    """Refuse columns of which two have one name.
+
+    Examples
+    --------
+    >>> check_distinct(["age", "size", "age"])
+    Traceback (most recent call last):
+        ...
+    ValueError: X must have columns of different names, found 'age' 2 times
+    """
+    name, times = next(iter(Counter(columns).most_common(1)), ("", 0))
+    if times > 1:
+        raise ValueError(f"X must have columns of different names, found {name!r} {times} times")
+
+
+def complete(y: Any) -> Any:
+    """Targets without gaps, as an array where they are pandas' nullable numbers, which NumPy would take for floats.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> complete(pandas.Series([1, 0], dtype="Int64")).dtype.kind
+    'i'
+    >>> complete(np.array([1, None], object))
+    Traceback (most recent call last):
+        ...
+    ValueError: y must have no gaps, found None at index 1
+    """
+    numeric = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    if numeric is not None and not y.isna().any():
+        return y.to_numpy(numeric)
+    objects = getattr(y, "dtype", np.dtype(object)) == np.dtype(object)
+    if objects and (gaps := np.argwhere(np.equal(np.asarray(y, object), None))).size:
+        raise ValueError(f"y must have no gaps, found None at index {', '.join(map(str, gaps[0]))}")
+    return y
 
 
 def no_dates(X: Any, name: str = "X") -> Any:

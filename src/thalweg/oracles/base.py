@@ -17,6 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
+from scipy.sparse import issparse
 
 from thalweg import arguments
 
@@ -115,6 +116,11 @@ class Exact(Oracle):
 
     def __init__(self, function: Callable[..., Any], *args: Any, work: float = 1.0) -> None:
         self.function = arguments.function("function of Exact", function)
+        if sparse := [arg for arg in jax.tree.leaves(args) if issparse(arg)]:
+            raise TypeError(
+                f"args of Exact must be arrays that JAX multiplies, found SciPy's {type(sparse[0]).__name__}: pass "
+                f"jax.experimental.sparse.BCOO.from_scipy_sparse(...) of it"
+            )
         self.args = args
         arguments.number("work of Exact", work, least=0)
         self.work = float(work)

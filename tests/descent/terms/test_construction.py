@@ -118,6 +118,7 @@ WRONG = [
     (lambda: T.L2(1.0) + T.NonNegative(), ValueError, "a term within NonNegative must be convex, a sum .* found L2"),
     (lambda: T.Rank(1) + T.Box(0.0, 1.0), ValueError, "a term within Box must be convex.* found Rank"),
     (lambda: ONE + T.LInfBall, TypeError, "unsupported operand"),
+    (lambda: ONE + T.SquaredL2(1.0), TypeError, r"L1 \+ SquaredL2 has no closed-form step in general. ElasticNet is"),
     (lambda: T.PerLeaf({}), TypeError, "terms of PerLeaf must hold at least one Term"),
     (
         lambda: T.PerLeaf({"a": ONE, "b": None}),

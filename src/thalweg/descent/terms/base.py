@@ -16,6 +16,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import instance, number, numbers
+from thalweg.errors import IncompatiblePartsError
 
 __all__ = ["Indicator", "Scaled", "Term", "Zero"]
 
@@ -164,6 +165,15 @@ class Term(eqx.Module):
 
     def __mul__(self, factor: Any) -> "Term":
         return self.__rmul__(factor)
+
+    def __add__(self, other: Any) -> "Term":
+        if not isinstance(other, Term) or hasattr(type(other), "__radd__"):  # bounds take many terms
+            return NotImplemented
+        raise IncompatiblePartsError(
+            f"{type(self).__name__} + {type(other).__name__} has no closed-form step in general. ElasticNet is "
+            f"L1 + SquaredL2, PerLeaf gives each leaf of x a term of its own, and what is smooth can be added to the "
+            f"function"
+        )
 
 
 class Leafwise(Term):

@@ -188,9 +188,9 @@ def flattened(tree: Any) -> np.ndarray:
 def unflattened(values: np.ndarray, like: Any) -> Any:
     """Return a tree of the numbers in a row."""
     leaves, structure = jax.tree.flatten(like)
-    parts = np.split(values, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
-    shaped = [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(structure, shaped)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])
+    parts = [values[end - np.size(leaf) : end].reshape(np.shape(leaf)) for end, leaf in zip(ends, leaves, strict=True)]
+    return jax.tree.unflatten(structure, parts)
 
 
 def as_device_arrays(tree: Any) -> Any:

@@ -15,6 +15,7 @@ from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.kernels import Gaussian
 
 X, LABELS = make_moons(60, noise=0.2, random_state=0)
+MANY = make_moons(300, noise=0.2, random_state=1)[0]  # of fewer rows, more parameters are drawn
 WORDS = np.array(["no", "yes"])[LABELS]
 WRITTEN = np.random.default_rng(1).poisson(1.0, size=(40, 6)) + 1
 COUNTS = np.random.default_rng(0).poisson(np.exp(X[:, 0]))
@@ -22,7 +23,7 @@ FITTED = {
     "KernelClassifier": lambda: thalweg.KernelClassifier(random_state=0).fit(X, WORDS.astype(object)),
     "KernelRegressor": lambda: thalweg.KernelRegressor(random_state=0).fit(X, np.sin(X)),
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
-    "GPRegressor": lambda: thalweg.GPRegressor("rbf", restarts=0).fit(X[:20], np.sin(X[:20, 0])),
+    "GPRegressor": lambda: thalweg.GPRegressor("rbf", restarts=0, random_state=0).fit(MANY, np.sin(MANY[:, 0])),
     "GPRegressor on a grid": lambda: thalweg.GPRegressor(Gaussian(0.5), noise=0.1, learn=False, method="grid").fit(
         X, np.sin(X[:, 0])
     ),

@@ -17,6 +17,7 @@ from thalweg.descent import History, Status
 from thalweg.gaussian.divergence import GaussianKL
 from thalweg.linalg import namespace
 from thalweg.runs import Run
+from thalweg.trees import call
 
 MIN_DEVICE_NUMBERS = 2**24
 """Numbers in a design from which a step takes the host about a second, and so longer than compiling is worth: twice as
@@ -117,10 +118,9 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
 
 def _evaluate(oracle: Any, term: Any, x: Any) -> _Point:
     out = oracle.full(x)
-    whole: Any = np.inf
-    target = _DIVERGENCE.step(x, out.gradient, whole, term)
-    residual = _DIVERGENCE.residual_norm(x, target, whole)
-    loss = out.value + term.value(x) + 0 * residual  # no number where no step leads on
+    target = call(_DIVERGENCE, "step", x, out.gradient, np.inf, term)
+    residual = call(_DIVERGENCE, "residual_norm", x, target, np.inf)
+    loss = out.value + call(term, "value", x) + 0 * residual  # no number where no step leads on
     return _Point(x, loss, out.gradient, target, residual)
 
 

@@ -123,7 +123,7 @@ class Rung:
         kernel, (squares, median) = self.kernel(candidate), self.distances(candidate)
         if not isinstance(kernel, Radial) or isinstance(candidate.family, Kernel):
             return kernel_tiles(kernel, candidate.metric.apply(self.x).astype(squares.dtype)).to_dense()
-        return kernel.profile(squares / squares.dtype.type((candidate.multiplier * median) ** 2))
+        return type(kernel).profile(kernel, squares / squares.dtype.type((candidate.multiplier * median) ** 2))
 
     def score(self, candidate: Candidate) -> np.ndarray:
         """Return the weighted squared loss of each row, left out, times what its metric gains by chance."""

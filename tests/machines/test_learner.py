@@ -59,17 +59,17 @@ def test_what_was_learned_before_is_left_as_it_is():
 
 
 def test_rows_are_landmarks_up_to_the_cap_and_steps_beyond_it():
-    model = learner(3)
-    assert learn(model, range(30)) == [SIZE, SIZE, SIZE, 6]
-    assert (model.features, int(model.expansion.used), model.expansion.capacity) == (24, 3, 3)
+    model = learner(2)
+    assert learn(model, range(22)) == [SIZE, SIZE, 6]
+    assert (model.features, int(model.expansion.used), model.expansion.capacity) == (16, 2, 2)
     assert int(model.expansion.steps) == 1
     # A later pass sweeps over the blocks and steps with the rows beyond the cap again.
-    assert sum(model.again(TABLE, np.arange(30), ALPHA, 30)) == 30
+    assert sum(model.again(TABLE, np.arange(22), ALPHA, 22)) == 22
     assert int(model.expansion.steps) == 2
     # Of other rows none becomes a landmark, and all of them are stepped with in every pass.
     assert learn(model, range(30, 50)) == [16, 4]
-    assert sum(model.again(TABLE, np.arange(30, 50), ALPHA, 20)) == 24 + 20
-    assert (model.features, int(model.expansion.steps)) == (24, 6)
+    assert sum(model.again(TABLE, np.arange(30, 50), ALPHA, 20)) == 16 + 20
+    assert (model.features, int(model.expansion.steps)) == (16, 6)
 
 
 def test_later_passes_sweep_over_every_block_and_converge():

@@ -323,7 +323,7 @@ def test_a_kernel_by_its_name():
 
 
 def test_sums_and_products_learn_by_derivatives():
-    settings = ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-2)
+    settings = ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-3)
     kernel = 10.0 * Gaussian(1.0) + Linear(1.0)
     learned = fit_classifier(X, Y, settings, kernel)
     given = lambda kernel: fit_classifier(X, Y, replace(settings, learn=False, tol=1e-4), kernel).bound

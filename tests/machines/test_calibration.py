@@ -116,7 +116,7 @@ def test_the_mean_probability_of_a_rare_class_is_near_its_share(loss, alpha, row
     ratios = []
     for seed in range(8):
         draw = np.random.default_rng(seed)
-        x = draw.normal(size=(rows + 3000, 4))
+        x = draw.normal(size=(rows + 1000, 4))
         truth = expit(3 * (x[:, 0] + np.sin(2 * x[:, 1])) - rare)
         y = draw.uniform(size=len(x)) < truth
         model = KernelClassifier(Gaussian(1.0), alpha=alpha, loss=loss, random_state=0).fit(x[:rows], y[:rows])

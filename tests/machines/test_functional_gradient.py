@@ -48,8 +48,8 @@ def test_the_functional_gradient_is_unbiased(loss):
 def test_weights_are_repetitions_and_padding_is_nothing():
     features = RandomFeatures(KERNEL, jax.random.key(1), D, block_size=3)
     oracle = FunctionalGradient(features.evaluate, SquaredLoss())
-    x, y, f = X[:5], rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
-    times = np.array([1, 3, 2, 0, 1])
+    x, y, f = X[:7], rng.normal(size=(7, 2)), rng.normal(size=(7, 2))
+    times = np.array([1, 3, 2, 0, 1, 0, 0])  # seven in all, so that one program serves both
     weighted = Batch(x, y, times.astype(float))
     repeated = Batch(np.repeat(x, times, axis=0), np.repeat(y, times, axis=0), np.ones(7))
     parts = jax.jit(lambda f, batch: (out := oracle.gradients(f, batch), oracle.along(features.block(0), batch, out)))

@@ -26,7 +26,7 @@ from thalweg.rows import FeatureFrame
 
 SIZE, BLOCKS, D = 11, 2, 2
 N = SIZE * BLOCKS - 3  # the last block has three empty places
-ALPHA = 0.5
+ALPHA = 2.0
 rng = np.random.default_rng(0)
 X = rng.normal(size=(N, D))
 NOISY = np.sin(2 * X[:, 0]) + X[:, 1] + 0.5 * rng.normal(size=N)
@@ -70,7 +70,7 @@ def objective(loss, y, c, weights=WEIGHTS):
 def test_sweeps_over_several_blocks_converge_to_kernel_ridge():
     """Σ w(f − y)²/2 + α/2·‖f‖² has the coefficients (K + α/w)⁻¹y."""
     loss, y = TARGETS["squared"]
-    found = learner(loss, y, sweeps=80)
+    found = learner(loss, y, sweeps=40)
     exact = np.linalg.solve(K + np.diag(ALPHA / WEIGHTS), y)
     np.testing.assert_allclose(coefficients(found), exact, rtol=1e-6, atol=1e-8)
     assert found.features == N
@@ -136,7 +136,7 @@ def test_every_update_of_the_squared_loss_lowers_the_dual_objective():
 def test_smooth_losses_converge_to_the_minimiser(name):
     """∂ℓ·w + αW = 0 for each row; and L-BFGS on the same convex objective finds no lower value."""
     loss, y = TARGETS[name]
-    found = coefficients(learner(loss, y, sweeps=80))
+    found = coefficients(learner(loss, y, sweeps=40))
     np.testing.assert_allclose(WEIGHTS[:, None] * loss.gradient(K @ found, y) + ALPHA * found, 0, atol=1e-8)
     root = np.linalg.cholesky(K)  # with f = Lz and K = LLᵀ the problem is well conditioned
 
@@ -157,7 +157,7 @@ def test_losses_with_kinks_converge_to_the_minimiser(name):
     And the box-constrained dual problem, solved by another road, has the same solution.
     """
     loss, y = TARGETS[name]
-    found = coefficients(learner(loss, y, sweeps=80))
+    found = coefficients(learner(loss, y, sweeps=60))
     dual, f = (-ALPHA * found / WEIGHTS[:, None])[:, 0], (K @ found)[:, 0]
     # Hinge: the part of the subgradient −y, from 0 to 1, by the margin; quantile: dual + q by the residual.
     side, part = (1 - y[:, 0] * f, -dual * y[:, 0]) if name == "hinge" else (f - y[:, 0], dual + 0.7)
@@ -222,7 +222,7 @@ def test_weights_are_repetitions():
     weights = np.ones(N)
     weights[:3] = 2
     rows = np.concatenate([np.arange(N), [0, 1, 2]])
-    once, twice = learner(loss, y, weights, sweeps=60), learner(loss, y[rows], np.ones(N + 3), X[rows], sweeps=60)
+    once, twice = learner(loss, y, weights, sweeps=30), learner(loss, y[rows], np.ones(N + 3), X[rows], sweeps=30)
     new = np.random.default_rng(1).normal(size=(5, D))
     np.testing.assert_allclose(*(found.predict(new, FeatureFrame()) for found in (once, twice)), atol=1e-5)
 

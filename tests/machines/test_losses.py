@@ -50,15 +50,14 @@ def points(draw, names=tuple(LOSSES)):
 
 
 def on_one_row(function):
-    """Compiled for one row, with NumPy's arrays as results: what is done with them compiles nothing."""
-    compiled = jax.jit(lambda loss, *rows: function(loss, *(row[None] for row in rows))[0])
-    return lambda *arguments: np.asarray(compiled(*arguments))
+    """On NumPy's arrays, for which nothing is compiled; that a device computes the same is tested below."""
+    return lambda loss, *rows: function(loss, *(row[None] for row in rows))[0]
 
 
 value = on_one_row(lambda loss, f, y: loss.value(f, y))
 gradient = on_one_row(lambda loss, f, y: loss.gradient(f, y))
 smoothed = on_one_row(lambda loss, f, y, dual: loss.smoothed_gradient(f, y, dual))
-derivative = on_one_row(lambda loss, f, y: jax.grad(lambda f: loss.value(f, y)[0])(f))
+derivative = jax.jit(lambda loss, f, y: jax.grad(lambda f: loss.value(f[None], y[None])[0])(f))
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,7 +67,7 @@ def test_gradients_are_derivatives_away_from_kinks(point):
     distance = {"hinge": np.abs(y * f - 1), "quantile": np.abs(f - y)}.get(name, np.ones(C))
     found = gradient(loss, f, y)
     apart = distance > 1e-6
-    np.testing.assert_allclose(found[apart], derivative(loss, f, y)[apart], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[apart], np.asarray(derivative(loss, f, y))[apart], rtol=1e-9, atol=1e-12)
     if (distance > 1e-3).all():
         h = 1e-4
         differences = [(value(loss, f + h * e, y) - value(loss, f - h * e, y)) / (2 * h) for e in np.eye(C)]
@@ -160,7 +159,7 @@ def test_smoothed_gradients_are_arg_maxima(point, parts):
 def test_smoothing_leaves_a_solution_where_it_is(point, part, at_the_kink):
     """At a solution the dual is a subgradient, any one of them at the kink itself."""
     name, loss, f, y = point
-    dual = np.asarray(gradient(loss, f, y))
+    dual = gradient(loss, f, y)
     if at_the_kink:
         f = y  # y·y = 1, the end of the margin; no residual
         dual = np.array([low + part * (high - low) for low, high in (conjugate(name, target)[1] for target in y)])
@@ -174,14 +173,23 @@ def test_smooth_losses_need_no_smoothing(name):
     np.testing.assert_array_equal(smoothed(loss, f, y, dual), gradient(loss, f, y))
 
 
+def every_part(loss, f, y, dual):
+    return loss.value(f, y), loss.gradient(f, y), loss.smoothed_gradient(f, y, dual)
+
+
 @pytest.mark.parametrize("name", LOSSES)
-def test_single_precision_stays_single_and_extremes_stay_finite(name):
-    loss, _ = LOSSES[name]
-    f, y = np.array([[1e4, -1e4, 0.0]], np.float32), np.array([[0.0, 1.0, 0.0]], np.float32)
-    parts = jax.jit(lambda f, y: (loss.value(f, y), loss.gradient(f, y), loss.smoothed_gradient(f, y, f * 0)))
-    for part in parts(f, y):
-        assert part.dtype == jnp.float32
+def test_single_precision_stays_single_and_extremes_stay_finite_on_host_and_device(name):
+    loss, kind = LOSSES[name]
+    rng = np.random.default_rng(0)
+    f = np.concatenate([[[1e4, -1e4, 0.0]], 2 * rng.normal(size=(40, C))]).astype(np.float32)
+    labels = {"real": rng.normal(size=(41, C)), "one_hot": np.eye(C)[rng.integers(C, size=41)]}
+    y = labels.get(kind, rng.choice(LABELS.get(kind, [0.0]), size=(41, C))).astype(np.float32)
+    dual = rng.uniform(-1, 1, size=f.shape).astype(np.float32)
+    compiled, plain = jax.jit(every_part)(loss, f, y, dual), every_part(loss, f, y, dual)
+    for part, mine in zip(compiled, plain, strict=True):
+        assert part.dtype == mine.dtype == jnp.float32
         assert np.isfinite(part).all()
+        np.testing.assert_allclose(part, mine, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.9])

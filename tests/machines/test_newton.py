@@ -1,6 +1,7 @@
 """Newton steps on a stored kernel matrix: the optimum of every smooth loss, held-out rows, and warnings."""
 
 import signal
+from functools import cache
 
 import numpy as np
 import pytest
@@ -49,6 +50,12 @@ LOSSES = {
 def not_dense(matrix):
     """The same matrix by its products and columns alone: there is no factor to precondition with."""
     return KernelMatrix(matrix.apply, matrix.columns, matrix.diagonal, None)
+
+
+@cache
+def solution(name):
+    """That of all rows, which its looks at others leave as it is."""
+    return newton(name)
 
 
 def newton(name, matrix=None, weights=WEIGHTS, tol=1e-13, intercept=0.0):
@@ -105,7 +112,7 @@ def test_every_loss_ends_where_a_general_minimiser_does(name):
 
 @pytest.mark.parametrize("name", ["squared", pytest.param("softmax", marks=pytest.mark.slow)])
 def test_the_device_ends_where_the_host_does(name):
-    host, device = newton(name), newton(name, kernel_matrix(KERNEL, X, on_host=False))
+    host, device = solution(name), newton(name, kernel_matrix(KERNEL, X, on_host=False))
     assert not isinstance(device.weights, np.ndarray)
     np.testing.assert_allclose(device.values, host.values, atol=1e-5)
 
@@ -119,7 +126,7 @@ def test_a_stored_matrix_in_tiles_is_the_matrix():
         np.testing.assert_allclose(tiles.to_dense(), K, rtol=1e-12, atol=1e-14)
     matrix = kernel_matrix(KERNEL, X, on_host=True)
     tiles = kernel_tiles(KERNEL, X, stored=True)
-    exact = newton("logistic", matrix)
+    exact = solution("logistic")
     found = newton("logistic", KernelMatrix(tiles.apply, matrix.columns, matrix.diagonal, None))
     np.testing.assert_allclose(found.values, exact.values, atol=1e-6)
 
@@ -148,18 +155,18 @@ def test_rows_left_out_are_predicted_by_a_machine_without_them(name):
     )
     alone.solve(1e-13)
     expected = K[np.ix_(held, rest)] @ alone.weights
-    matrix = kernel_matrix(KERNEL, X, on_host=True)
-    np.testing.assert_allclose(newton(name, matrix).leave_out(held, 1e-13), expected, atol=1e-6)
+    np.testing.assert_allclose(solution(name).leave_out(held, 1e-13), expected, atol=1e-6)
     if loss.quadratic:
+        matrix = kernel_matrix(KERNEL, X, on_host=True)
         np.testing.assert_allclose(newton(name, not_dense(matrix)).leave_out(held, 1e-13), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_rows_left_out_one_by_one_are_predicted_as_by_machines_without_them(name):
     """Exactly for the squared loss; for others one step makes up for most of what a row is missed."""
-    found = newton(name, kernel_matrix(KERNEL, X, on_host=True))
-    rows = np.arange(0, N, 12)
-    exact = np.concatenate([found.leave_out(rows[[k]], 1e-13) for k in range(len(rows))])
+    found, rows = solution(name), np.arange(0, N, 12)
+    tol = 1e-13 if found.loss.quadratic else 1e-8
+    exact = np.concatenate([found.leave_out(rows[[k]], tol) for k in range(len(rows))])
     off = np.linalg.norm(found.leave_one_out()[rows] - exact) / np.linalg.norm(found.values[rows] - exact)
     assert off < (1e-6 if found.loss.quadratic else 0.5)
 
@@ -182,8 +189,8 @@ def test_separable_classes_left_out_have_the_loss_that_they_have_without_them():
     x, y, loss = ((x - x.mean(axis=0)) / x.std(axis=0))[::3], np.eye(3)[labels[::3]], SoftmaxLoss()
     found = Newton(kernel_matrix(Gaussian(8.0), x, True), y, np.ones(len(x)), loss, 1e-3, np.zeros(3))
     found.solve(1e-10)
-    rows = np.arange(0, len(x), 6)
-    exact = np.concatenate([found.leave_out(rows[[k]], 1e-6) for k in range(len(rows))])
+    rows = np.arange(0, len(x), 15)
+    exact = np.concatenate([found.leave_out(rows[[k]], 1e-5) for k in range(len(rows))])
     mean = lambda values: float(np.mean(loss.value(values, y[rows])))
     assert mean(found.leave_one_out()[rows]) == pytest.approx(mean(exact), rel=0.3)
 

@@ -257,8 +257,8 @@ def test_a_loss_of_log_odds_has_a_ridge_of_its_own():
 
 def test_a_robust_loss_is_searched_for_too():
     rng = np.random.default_rng(0)
-    x = rng.uniform(0, 6, size=(600, 1))
-    y = np.sin(x[:, 0]) + 0.3 * rng.standard_t(2, size=600)
+    x = rng.uniform(0, 6, size=(400, 1))
+    y = np.sin(x[:, 0]) + 0.3 * rng.standard_t(2, size=400)
     found = fit(numbers(x, y), Settings(loss=HuberLoss(0.5)), seed=0)
     assert np.sqrt(np.mean((found.predict(x)[:, 0] - np.sin(x[:, 0])) ** 2)) < 0.1
 

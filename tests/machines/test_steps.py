@@ -178,15 +178,14 @@ def test_steps_are_compiled_once_for_each_capacity(compiled):
 
 
 def test_run_makes_room_and_says_what_does_not_fit():
-    coordinates = Points(Gaussian(1.0), block_size=4)
-    machine = Machine(coordinates, SquaredLoss(), New(), Polynomial(0.5), jnp.asarray(0.0))
-    keys = jax.random.split(jax.random.key(0), 3)
-    batches = Batch(*(jnp.ones(shape) for shape in ((3, 4, 1), (3, 4, 1), (3, 4))))
-    start = empty(coordinates, dimension=1, outputs=1, capacity=1, dtype=batches.x.dtype)
-    grown, _ = run(machine, start, batches, keys)
-    assert int(grown.used) == 3
-    assert grown.capacity >= 3
-    with pytest.raises(ValueError, match=r"keys must be as many as the batches, 3, found 2"):
-        run(machine, start, batches, keys[:2])
-    with pytest.raises(ValueError, match=r"batches must have at least block_size=4 rows, .* found 3"):
-        run(machine, start, Batch(batches.x[:, :3], batches.y[:, :3], batches.weights[:, :3]), keys)
+    parts, _ = coordinates("landmarks")
+    method = machine(parts, "Squared", Uniform(1, 1), 0.1, False)  # whose program a test above has compiled
+    data, keys = batches("Squared"), jax.random.split(jax.random.key(0), STEPS)
+    start = empty(parts, D, 2, 1, jnp.float64)
+    grown, _ = run(method, start, data, keys)
+    assert int(grown.used) == STEPS // 2
+    assert grown.capacity >= STEPS // 2
+    with pytest.raises(ValueError, match=rf"keys must be as many as the batches, {STEPS}, found 2"):
+        run(method, start, data, keys[:2])
+    with pytest.raises(ValueError, match=rf"batches must have at least block_size={SIZE} rows, .* found 3"):
+        run(method, start, Batch(*(part[:, :3] for part in data)), keys)

@@ -26,7 +26,7 @@ from thalweg.threads import enough_threads
 from thalweg.trees import as_host_arrays, flattened, unflattened
 
 RNG = np.random.default_rng(0)
-COUNT = 40
+COUNT, SEEDS = 40, 200
 INPUTS = RNG.normal(size=(COUNT, 2))
 TARGETS = np.stack([np.sin(2 * INPUTS[:, 0]), INPUTS[:, 1]], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
 NEW = RNG.normal(size=(5, 2))
@@ -42,9 +42,9 @@ OTHERS = [
     Gaussian(1.0) + White(0.3) + Linear(0.5),
     Periodic(2.0) * Gaussian(3.0) + Bias(2.0),
 ]
-ALL_OTHERS = Laplacian(1.3, 0.4) + Cauchy([1.0, 2.0]) + White(0.3) + Linear(0.5) + OTHERS[3]
-"""Each of the others, whose derivatives one program makes."""
 THREE = Matern32([1.0, 2.0]) + Matern52(1.3, 0.4) + Matern12(0.7)
+ALL_OTHERS = Laplacian(1.3, 0.4) + Cauchy([1.0, 2.0]) + White(0.3) + Linear(0.5) + OTHERS[3] + Matern12(0.7)
+"""Each of the others and a rough radial kernel, whose derivatives one program makes."""
 
 
 @pytest.fixture(autouse=True)
@@ -92,12 +92,11 @@ def loss_and_gradient(parameters, data):
     return in_logarithms(lambda moved: definition(moved, data), parameters)
 
 
-def check_loss_and_gradient(kernel, data):
-    """On the host and on a device."""
+def check_loss_and_gradient(kernel, data, places=("host", "device")):
     parameters = as_host_arrays(Parameters(kernel, np.asarray(0.2)))
     expected, derivative = loss_and_gradient(parameters, data)
-    for on_device in (False, True):
-        evidence = ExactEvidence(data, on_device)
+    for place in places:
+        evidence = ExactEvidence(data, place == "device")
         losses, gradient, _ = evidence.evaluate(parameters)
         assert np.sum(losses) == pytest.approx(expected, rel=1e-10)
         np.testing.assert_allclose(gradient, derivative, rtol=1e-7, atol=1e-8)
@@ -106,7 +105,8 @@ def check_loss_and_gradient(kernel, data):
 
 @pytest.mark.parametrize("kernel", [*RADIAL, ALL_OTHERS, THREE], ids=str)
 def test_loss_and_gradient_are_those_of_the_definition(kernel):
-    check_loss_and_gradient(kernel, rows())
+    # On a device three radial kernels are summed as all others are, of which Matern12 is the least smooth.
+    check_loss_and_gradient(kernel, rows(), ("host",) if kernel is THREE else ("host", "device"))
 
 
 def test_loss_knows_that_the_mean_is_zero():
@@ -144,15 +144,15 @@ BY_TILES = {"host": (RADIAL[2], False), "device": (RADIAL[2], True), "any": (OTH
 
 @cache
 def draws_by_tiles(name):
-    """Losses, gradients and information by tiles, from 300 seeds."""
+    """Losses, gradients and information by tiles, from many seeds."""
     kernel, on_device = BY_TILES[name]
     given = arguments(kernel, rows(), on_device)
     one = lambda seed: evaluate(*given, seed=seed, tile_rows=24)  # does not divide 40
     if on_device:
-        solution, gradients, information = as_arrays(jax.jit(jax.vmap(one))(np.arange(300)))
-        gradients = np.concatenate([np.reshape(leaf, (300, -1)) for leaf in jax.tree.leaves(gradients)], axis=1)
+        solution, gradients, information = as_arrays(jax.jit(jax.vmap(one))(np.arange(SEEDS)))
+        gradients = np.concatenate([np.reshape(leaf, (SEEDS, -1)) for leaf in jax.tree.leaves(gradients)], axis=1)
         return np.sum(solution.losses, axis=1), gradients, information
-    losses, gradients, information = zip(*((np.sum(s.losses), g, i) for s, g, i in map(one, range(300))), strict=True)
+    losses, gradients, information = zip(*((np.sum(s.losses), g, i) for s, g, i in map(one, range(SEEDS))), strict=True)
     return np.array(losses), np.array(gradients), information
 
 
@@ -165,7 +165,7 @@ def test_gradients_of_many_rows_are_unbiased_and_their_variance_is_the_informati
     np.testing.assert_allclose(losses, expected, rtol=1e-10)
     if summands(kernel):
         gradients = gradients @ own_parameters(kernel, 2, 2)
-    errors = gradients.std(axis=0) / np.sqrt(300)
+    errors = gradients.std(axis=0) / np.sqrt(SEEDS)
     assert np.all(np.abs(gradients.mean(axis=0) - derivative) < 5 * errors)
     covariance, changes = derivatives(parameters, data)
     left = np.linalg.solve(covariance, changes)

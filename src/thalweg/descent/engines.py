@@ -229,9 +229,9 @@ def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[A
 
     Steps are pure, so replaying finds the very step; looking at every step the first time would cost every run.
     """
-    after = lambda state: _take_step(method[0], state, key)[0]
+    follow = lambda carry: (carry[1], _take_step(method[0], carry[1], key)[0])
     finite = lambda carry: trees.all_finite(carry[1].x) & (carry[0].steps < steps)
-    return jax.lax.while_loop(finite, lambda carry: (carry[1], after(carry[1])), (state, after(state)))[0]
+    return jax.lax.while_loop(finite, follow, (state, state))[0]
 
 
 class CompiledEngine:

@@ -52,20 +52,24 @@ class Factor(NamedTuple):
 
     def solve(self, right: Any) -> Any:
         """(A + τI)⁻¹ times columns."""
+        if namespace(self.lower) is np and self.lower.size > 1:
+            return self._on_host("potrs", right, b"L")
         return self.half_solve(self.half_solve(right), transpose=True)
 
     def half_solve(self, right: Any, transpose: bool = False) -> Any:
         """L⁻¹ times columns, or L⁻ᵀ times them."""
-        xp = namespace(self.lower)
-        if xp is not np:
+        if namespace(self.lower) is not np:
             return jax.scipy.linalg.solve_triangular(self.lower, right, lower=True, trans=int(transpose))
-        if not right.size:
-            return right
         if self.lower.size == 1:
             return right / self.lower[0, 0]
-        dtype, rows, flags = np.result_type(self.lower, right), len(right), (b"L", b"T" if transpose else b"N", b"N")
+        return self._on_host("trtrs", right, b"L", b"T" if transpose else b"N", b"N")
+
+    def _on_host(self, routine: str, right: np.ndarray, *flags: bytes) -> np.ndarray:
+        if not right.size:
+            return right
+        dtype, rows = np.result_type(self.lower, right), len(right)
         lower, solution = np.asarray(self.lower, dtype, "F"), np.array(right.reshape(rows, -1), dtype, order="F")
-        call("trtrs", *flags, rows, solution.shape[1], lower, rows, solution, rows)
+        call(routine, *flags, rows, solution.shape[1], lower, rows, solution, rows)
         return solution.reshape(right.shape)
 
     def log_determinant(self) -> Any:

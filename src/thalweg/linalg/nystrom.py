@@ -47,11 +47,9 @@ class LowRank(NamedTuple):
         """P⁻¹ times columns."""
         scaled = block / self.diagonal
         inner = matmul(self.features.T, scaled)
-        if len(self.factors) == 1:
-            inner = self.factors[0].solve(inner)
-        else:
-            columns = [factor.solve(inner[:, [c]]) for c, factor in enumerate(self.factors)]
-            inner = namespace(inner).concatenate(columns, axis=1)
+        # All columns belong to a lone factor, else one to each.
+        columns = [factor.solve(inner[:, c :: len(self.factors)]) for c, factor in enumerate(self.factors)]
+        inner = namespace(inner).concatenate(columns, axis=1)
         return scaled - matmul(self.features, inner) / self.diagonal
 
     def draw(self, inner: Any, outer: Any) -> Any:

@@ -345,7 +345,7 @@ def test_a_folder_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_file_is_refused_or_right(path, data):
     tree = {"w": np.arange(5.0), "c": np.ones(2, np.complex128), "s": ["text", 1, float("inf"), None]}

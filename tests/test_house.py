@@ -67,9 +67,17 @@ def name_of(path):
 MODULES = {name_of(path): path for path in FILES}
 
 
+def statements(node):
+    """Those in a node, however deep; expressions, most of a tree, hold none."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
+
+
 def imported(path):
     """The modules that a file imports, with the names it takes from each."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"

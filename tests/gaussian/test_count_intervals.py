@@ -28,7 +28,7 @@ def test_ends_are_those_of_the_rate_where_it_is_all_that_varies(mean, level):
 @pytest.mark.parametrize("dispersion", [1e-9, 0.5])
 def test_ends_are_those_of_many_draws(mean, deviation, dispersion):
     rng = np.random.default_rng(0)
-    rates = np.exp(rng.normal(mean, deviation, size=400_000))
+    rates = np.exp(rng.normal(mean, deviation, size=100_000))
     draws = rng.poisson(rates * rng.gamma(1 / dispersion, dispersion, size=rates.shape))
     for level in LEVELS:
         low, high = interval(mean, deviation, dispersion, level)

@@ -185,12 +185,13 @@ def test_gauss_hermite_would_fail():
     ],
 )
 def test_brute_force_agrees_with_mpmath(name, log_prob, y, m, v):
-    with mpmath.workdps(20):
+    with mpmath.workdps(16):
         deviation = mpmath.sqrt(v)
         ends = [m + k * deviation for k in (-9, -5, -2, 0, 2, 5, 9)] + [y + k for k in (-20, -4, -1, 0, 1, 4, 20)]
         density = lambda z: mpmath.npdf(z, m, deviation)
         # Both integrals at once, as real and imaginary part. Stein's identity: the derivative in m needs log p alone.
-        both = mpmath.quad(lambda z: log_prob(y, z) * density(z) * mpmath.mpc(1, (z - m) / v), sorted(ends))
+        both_at = lambda z: log_prob(y, z) * density(z) * mpmath.mpc(1, (z - m) / v)
+        both = mpmath.quad(both_at, sorted(ends), method="gauss-legendre")
         exact = np.array([both.real, both.imag], dtype=float)
     found = brute_force(name, np.array([y]), np.array([m]), np.array([v]))[:2, 0]
     assert errors(found, exact).max() < 1e-11

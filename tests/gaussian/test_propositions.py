@@ -15,11 +15,11 @@ from thalweg.gaussian import BernoulliLogit, ExpectedLikelihood, Full, GaussianK
 
 rng = np.random.default_rng(3)
 D, EXAMPLES = 3, 10
-DESIGN, LABELS = rng.normal(size=(EXAMPLES, D)), rng.integers(0, 2, size=EXAMPLES)
+DESIGN, LABELS = rng.normal(size=(EXAMPLES, D)), rng.integers(0, 2, size=EXAMPLES).astype(float)
 ORACLE = ExpectedLikelihood(BernoulliLogit(), LABELS, DESIGN)
-PRIOR = Full.from_moments(jnp.zeros(D), jnp.eye(D))
+PRIOR = Full(np.zeros(D), np.eye(D), np.eye(D))
 TERM, DIVERGENCE = KLToNormal(PRIOR), GaussianKL("moments")
-START = Full.from_moments(jnp.asarray(rng.normal(size=D)), jnp.asarray(np.diag([0.5, 1.0, 2.0])))
+START = Full(rng.normal(size=D), np.diag([0.5, 1.0, 2.0]), np.diag([2.0, 1.0, 0.5]))
 
 
 def flat(x):
@@ -71,7 +71,7 @@ def test_lemma_1(seed):
     """gᵀP ≥ α‖P‖² + (h(λ⁺) − h(λ))/β for any g, here random ones, with the α of the step itself."""
     draw = np.random.default_rng(seed)
     factor = draw.normal(size=(D, D))
-    gradient = START._replace(mean=jnp.asarray(5 * draw.normal(size=D)), covariance=jnp.asarray(factor @ factor.T))
+    gradient = START._replace(mean=5 * draw.normal(size=D), covariance=factor @ factor.T)
     size = float(10 ** draw.uniform(-2, 1))
     _, facts = advance(START, gradient, size)
     assert facts["alpha"] > 0
@@ -118,7 +118,7 @@ def slopes_of(x, row, label):
 @pytest.fixture(scope="module")
 def noisy():
     """‖G_k‖² and the rest along runs with batches of M = 2, (runs, steps), by the schedule of sizes."""
-    rows = jnp.asarray(DESIGN), jnp.asarray(LABELS, float)
+    rows = jnp.asarray(DESIGN), jnp.asarray(LABELS)
 
     def step(x, given):
         key, size = given

@@ -98,7 +98,7 @@ MASKED = np.ma.masked_array(X, mask=np.zeros(X.shape, bool))
 HIDDEN = np.ma.masked_array(X, mask=X > 0.5)
 BIG_ENDIAN, STRIDED = X.astype(">f8"), np.asfortranarray(np.repeat(X, 2, axis=0))[::2]
 ORACLE = lambda **options: g.ExpectedLikelihood(g.BernoulliLogit(), jnp.array([0.0, 1.0]), **options)
-Q, PRIOR = jnp.zeros(2), g.Full(jnp.zeros(2), jnp.eye(2), jnp.eye(2))
+Q, PRIOR = jnp.zeros(2), g.Full(np.zeros(2), np.eye(2), np.eye(2))
 
 CASES = [
     # Features.

@@ -95,7 +95,7 @@ def second_moments(posteriors: VectorPosteriors) -> Float[AnyArray, "rows packed
 
     Examples
     --------
-    >>> second_moments(VectorPosteriors(jnp.array([[2.0, 1.0]]), jnp.array([[0.5, 0.0, 0.0]])))
+    >>> second_moments(VectorPosteriors(np.array([[2.0, 1.0]]), np.array([[0.5, 0.0, 0.0]])))
     Array([[4.5, 2. , 1. ]], dtype=float...)
     """
     first, second, _, _ = packing(posteriors.means.shape[1])

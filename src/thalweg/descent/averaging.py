@@ -94,10 +94,10 @@ class PolyakRuppert(_Running):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> for average in (PolyakRuppert(), PolyakRuppert(start=True)):
-    ...     state = average.init(jnp.full(1, 8.0))
-    ...     for x in (jnp.ones(1), jnp.full(1, 3.0)):
+    ...     state = average.init(np.full(1, 8.0))
+    ...     for x in (np.ones(1), np.full(1, 3.0)):
     ...         state = average.update(x, state)
     ...     print(average.solution(x, state))
     [2.]
@@ -143,8 +143,8 @@ class Suffix(Averaging):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> average, x = Suffix(), jnp.ones(1)
+    >>> import numpy as np
+    >>> average, x = Suffix(), np.ones(1)
     >>> average.solution(x, average.init(x))
     Array([1.], dtype=float...)
     """

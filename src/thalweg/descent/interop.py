@@ -33,12 +33,12 @@ def as_optax(
     --------
     Proximal gradient in an Optax loop; the weights become exactly zero where the term says so:
 
-    >>> import jax, jax.numpy as jnp, optax
+    >>> import jax, numpy as np, optax
     >>> from thalweg.descent import L1, as_optax
     >>> transformation = as_optax(step=0.5, term=L1(0.1))
-    >>> params = jnp.array([1.0, 0.05])
+    >>> params = np.array([1.0, 0.05])
     >>> state = transformation.init(params)
-    >>> updates, state = jax.jit(transformation.update)(jnp.array([0.2, 0.0]), state, params)
+    >>> updates, state = jax.jit(transformation.update)(np.array([0.2, 0.0]), state, params)
     >>> optax.apply_updates(params, updates)
     Array([0.85, 0.  ], dtype=float...)
     """

@@ -139,8 +139,8 @@ class FISTA(_LookAhead):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> x = jnp.zeros(1)
+    >>> import numpy as np
+    >>> x = np.zeros(1)
     >>> FISTA().init(x).t
     Array(1., dtype=float...)
     """

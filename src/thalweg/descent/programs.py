@@ -46,10 +46,10 @@ def compiled(
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.descent import L1
     >>> objective = lambda term, x: term.value(x)
-    >>> float(compiled(objective, L1(2.0))(jnp.ones(3))), float(compiled(objective, L1(1.0))(jnp.ones(3)))
+    >>> float(compiled(objective, L1(2.0))(np.ones(3))), float(compiled(objective, L1(1.0))(np.ones(3)))
     (6.0, 3.0)
     """
     leaves, structure = jax.tree.flatten(method)

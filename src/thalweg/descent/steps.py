@@ -165,8 +165,8 @@ class Polynomial(_Scheduled):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Polynomial(1.0, power=0.5).size(jnp.asarray(3))
+    >>> import numpy as np
+    >>> Polynomial(1.0, power=0.5).size(np.asarray(3))
     Array(0.5, dtype=float...)
     """
 
@@ -184,8 +184,8 @@ class InverseTime(Polynomial):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> InverseTime(1.0).size(jnp.asarray(3))
+    >>> import numpy as np
+    >>> InverseTime(1.0).size(np.asarray(3))
     Array(0.25, dtype=float...)
     """
 

@@ -38,8 +38,8 @@ class Prediction(NamedTuple):
     Examples
     --------
     >>> from thalweg.gaussian import GaussianNoise
-    >>> GaussianNoise(1.0).predict(jnp.array(2.0), jnp.array(3.0))
-    Prediction(mean=Array(2., dtype=float...), variance=Array(4., dtype=float...))
+    >>> GaussianNoise(1.0).predict(np.array(2.0), np.array(3.0))
+    Prediction(mean=array(2.), variance=Array(4., dtype=float...))
     """
 
     mean: Reals

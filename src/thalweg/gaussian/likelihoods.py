@@ -76,8 +76,8 @@ class BernoulliProbit(_Bernoulli):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> BernoulliProbit().predict(jnp.array(2.0), jnp.array(3.0)).mean.round(4)  # Φ(1)
+    >>> import numpy as np
+    >>> BernoulliProbit().predict(np.array(2.0), np.array(3.0)).mean.round(4)  # Φ(1)
     Array(0.8413, dtype=float...)
     """
 
@@ -246,9 +246,9 @@ class GaussianNoise(Likelihood):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> GaussianNoise(0.5).predict(jnp.array(1.0), jnp.array(2.0))
-    Prediction(mean=Array(1., dtype=float...), variance=Array(2.5, dtype=float...))
+    >>> import numpy as np
+    >>> GaussianNoise(0.5).predict(np.array(1.0), np.array(2.0))
+    Prediction(mean=array(1.), variance=Array(2.5, dtype=float...))
     """
 
     log_concave: ClassVar[bool] = True
@@ -295,8 +295,8 @@ class StudentT(Likelihood):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> StudentT(4.0, 0.5).predict(jnp.array(1.0), jnp.array(2.0))
+    >>> import numpy as np
+    >>> StudentT(4.0, 0.5).predict(np.array(1.0), np.array(2.0))
     Prediction(mean=Array(1., dtype=float...), variance=Array(2.5, dtype=float...))
     """
 

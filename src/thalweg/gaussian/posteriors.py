@@ -119,9 +119,9 @@ class Diagonal(NamedTuple):
 
     Examples
     --------
-    >>> q = Diagonal.from_moments(jnp.zeros(2), jnp.array([1.0, 4.0]))
-    >>> q.marginals(jnp.array([[1.0, 1.0]])).variance
-    Array([5.], dtype=float...)
+    >>> q = Diagonal.from_moments(np.zeros(2), np.array([1.0, 4.0]))
+    >>> q.marginals(np.array([[1.0, 1.0]])).variance
+    array([5.])
     """
 
     mean: Float[Array, " d"]

@@ -24,7 +24,7 @@ def product_in_halves(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[A
     Examples
     --------
     >>> x = jnp.array([[1.0, 1 + 2**-20]], dtype="float32")
-    >>> float(product_in_halves(x, x)[0, 0] - 2) * 2**19
+    >>> float(jax.jit(product_in_halves)(x, x)[0, 0] - 2) * 2**19
     1.0
     """
     leading = lambda rows: jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=10)

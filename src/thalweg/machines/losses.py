@@ -112,8 +112,8 @@ class SquaredLoss(Loss):
 
     Examples
     --------
-    >>> SquaredLoss().value(jnp.array([[3.0]]), jnp.array([[1.0]]))
-    Array([2.], dtype=float...)
+    >>> SquaredLoss().value(np.array([[3.0]]), np.array([[1.0]]))
+    array([2.])
     """
 
     quadratic = True
@@ -142,8 +142,8 @@ class LogisticLoss(Loss):
 
     Examples
     --------
-    >>> LogisticLoss().value(jnp.zeros((1, 1)), jnp.ones((1, 1))).round(4)  # log 2
-    Array([0.6931], dtype=float...)
+    >>> LogisticLoss().value(np.zeros((1, 1)), np.ones((1, 1))).round(4)  # log 2
+    array([0.6931])
     """
 
     curvature = 0.25
@@ -217,8 +217,8 @@ class HingeLoss(Loss):
 
     Examples
     --------
-    >>> HingeLoss().value(jnp.array([[0.25], [2.0]]), jnp.ones((2, 1)))
-    Array([0.75, 0.  ], dtype=float...)
+    >>> HingeLoss().value(np.array([[0.25], [2.0]]), np.ones((2, 1)))
+    array([0.75, 0.  ])
     """
 
     output_gradient_bound = 1.0
@@ -243,8 +243,8 @@ class SquaredHingeLoss(Loss):
 
     Examples
     --------
-    >>> SquaredHingeLoss().value(jnp.array([[0.0], [2.0]]), jnp.ones((2, 1)))
-    Array([0.5, 0. ], dtype=float...)
+    >>> SquaredHingeLoss().value(np.array([[0.0], [2.0]]), np.ones((2, 1)))
+    array([0.5, 0. ])
     """
 
     def value(self, f: Outputs, y: Outputs) -> RowLosses:
@@ -266,8 +266,8 @@ class HuberLoss(Loss):
 
     Examples
     --------
-    >>> HuberLoss(1.0).value(jnp.array([[1.0], [3.0]]), jnp.zeros((2, 1)))
-    Array([0.5, 2.5], dtype=float...)
+    >>> HuberLoss(1.0).value(np.array([[1.0], [3.0]]), np.zeros((2, 1)))
+    array([0.5, 2.5])
     """
 
     robust = True
@@ -298,8 +298,8 @@ class QuantileLoss(Loss):
 
     Examples
     --------
-    >>> QuantileLoss(0.9).value(jnp.array([[0.0], [2.0]]), jnp.array([[1.0], [1.0]]))
-    Array([0.9, 0.1], dtype=float...)
+    >>> QuantileLoss(0.9).value(np.array([[0.0], [2.0]]), np.array([[1.0], [1.0]]))
+    array([0.9, 0.1])
     """
 
     robust = True

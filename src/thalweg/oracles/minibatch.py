@@ -55,10 +55,10 @@ class MiniBatch(Oracle):
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
-    >>> data = (jnp.arange(8.0)[:, None], jnp.arange(8.0))
+    >>> import equinox as eqx, jax, numpy as np
+    >>> data = (np.arange(8.0)[:, None], np.arange(8.0))
     >>> oracle = MiniBatch(lambda x, batch: (batch[0] @ x - batch[1]) ** 2, data, batch_size=4)
-    >>> out, _ = oracle.estimate(jnp.zeros(1), oracle.init(jnp.zeros(1)), jax.random.key(0))
+    >>> out, _ = eqx.filter_jit(oracle.estimate)(np.zeros(1), oracle.init(np.zeros(1)), jax.random.key(0))
     >>> out.gradient.shape, float(out.work)
     ((1,), 4.0)
     """

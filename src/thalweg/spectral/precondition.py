@@ -108,10 +108,10 @@ class Jacobi(PreconditionerRequest):
 
     Examples
     --------
-    >>> import jax, jax.numpy as jnp
+    >>> import jax, numpy as np
     >>> from thalweg.spectral import as_operator
-    >>> A = as_operator(jnp.diag(jnp.array([1.0, 4.0])))
-    >>> Jacobi().build(A, jax.random.key(0), probes=2).inverse_root(jnp.ones((2, 1)))
+    >>> A = as_operator(np.diag(np.array([1.0, 4.0])))
+    >>> Jacobi().build(A, jax.random.key(0), probes=2).inverse_root(np.ones((2, 1)))
     Array([[1. ],
            [0.5]], dtype=float...)
     """

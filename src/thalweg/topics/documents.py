@@ -159,7 +159,7 @@ def solve_and_draw(precision: Array, gradient: Array, points: Array) -> tuple[Ar
 
     Examples
     --------
-    >>> move, deviations = solve_and_draw(4 * jnp.eye(2)[None], jnp.ones((1, 2)), jnp.ones((1, 2, 3)))
+    >>> move, deviations = jax.jit(solve_and_draw)(4 * np.eye(2)[None], np.ones((1, 2)), np.ones((1, 2, 3)))
     >>> move, deviations.shape
     (Array([[0.25, 0.25]], dtype=float...), (1, 3, 2))
     """
@@ -247,7 +247,7 @@ def covariances(precisions: Array) -> tuple[Float[Array, "d k k"], Float[Array, 
 
     Examples
     --------
-    >>> jax.jit(covariances)(jnp.array([[[4.0, 0.0], [0.0, 2.0]]]))[0][0]
+    >>> jax.jit(covariances)(np.array([[[4.0, 0.0], [0.0, 2.0]]]))[0][0]
     Array([[0.25, 0.  ],
            [0.  , 0.5 ]], dtype=float...)
     """
@@ -264,8 +264,8 @@ def divergence(means: Array, covariance: Array, log_determinant: Array, prior: D
 
     Examples
     --------
-    >>> prior = DocumentPrior(jnp.ones((1, 2)), jnp.eye(2), jnp.zeros(()))
-    >>> float(jax.jit(divergence)(jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.zeros(1), prior)[0])
+    >>> prior = DocumentPrior(np.ones((1, 2)), np.eye(2), np.zeros(()))
+    >>> float(jax.jit(divergence)(np.zeros((1, 2)), np.eye(2)[None], np.zeros(1), prior)[0])
     1.0
     """
     shift = means - prior.means

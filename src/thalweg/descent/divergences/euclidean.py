@@ -42,8 +42,8 @@ class Euclidean(QuadraticDivergence):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Euclidean().step(jnp.ones(1), jnp.ones(1), 0.25, Zero())
+    >>> import numpy as np
+    >>> Euclidean().step(np.ones(1), np.ones(1), 0.25, Zero())
     Array([0.75], dtype=float...)
     """
 
@@ -77,8 +77,8 @@ class DiagonalMetric(QuadraticDivergence):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> DiagonalMetric(2.0).step(jnp.ones(1), jnp.ones(1), 0.5, Zero())
+    >>> import numpy as np
+    >>> DiagonalMetric(2.0).step(np.ones(1), np.ones(1), 0.5, Zero())
     Array([0.75], dtype=float...)
     """
 
@@ -110,8 +110,8 @@ class MatrixMetric(QuadraticDivergence):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> MatrixMetric(2 * jnp.eye(2)).value(jnp.ones(2), jnp.zeros(2))
+    >>> import numpy as np
+    >>> MatrixMetric(2 * np.eye(2)).value(np.ones(2), np.zeros(2))
     Array(2., dtype=float...)
     """
 

@@ -236,9 +236,9 @@ class Scaled(Wrapper):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.descent.terms import L1
-    >>> (2.0 * L1(1.0)).prox(jnp.array([3.0, -1.0]), 1.0)
+    >>> (2.0 * L1(1.0)).prox(np.array([3.0, -1.0]), 1.0)
     Array([1., 0.], dtype=float...)
     """
 
@@ -264,9 +264,9 @@ class Zero(Term):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Zero().prox(jnp.ones(1), 0.5)
-    Array([1.], dtype=float...)
+    >>> import numpy as np
+    >>> Zero().prox(np.ones(1), 0.5)
+    array([1.])
     """
 
     separable: ClassVar[bool] = True

@@ -47,9 +47,9 @@ class Within(Wrapper):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.descent.terms import L1
-    >>> (L1(1.0) + NonNegative()).prox(jnp.array([3.0, 0.5, -2.0]), 1.0)
+    >>> (L1(1.0) + NonNegative()).prox(np.array([3.0, 0.5, -2.0]), 1.0)
     Array([2., 0., 0.], dtype=float...)
     """
 
@@ -111,8 +111,8 @@ class NonNegative(Bounds):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> NonNegative().prox(jnp.array([-1.0, 2.0]), 1.0)
+    >>> import numpy as np
+    >>> NonNegative().prox(np.array([-1.0, 2.0]), 1.0)
     Array([0., 2.], dtype=float...)
     """
 
@@ -131,8 +131,8 @@ class LInfBall(Bounds):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> LInfBall(1.0).prox(jnp.array([3.0, 0.5]), 1.0)
+    >>> import numpy as np
+    >>> LInfBall(1.0).prox(np.array([3.0, 0.5]), 1.0)
     Array([1. , 0.5], dtype=float...)
     """
 

@@ -28,9 +28,9 @@ class Translated(Wrapper):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.descent.terms import L1
-    >>> Translated(L1(1.0), 10.0).prox(jnp.array([10.5, 13.0]), 1.0)
+    >>> Translated(L1(1.0), 10.0).prox(np.array([10.5, 13.0]), 1.0)
     Array([10., 12.], dtype=float...)
     """
 
@@ -64,9 +64,9 @@ class Dilated(Wrapper):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import numpy as np
     >>> from thalweg.descent.terms import LInfBall
-    >>> Dilated(LInfBall(1.0), 2.0).prox(jnp.array([3.0, 0.25]), 1.0)
+    >>> Dilated(LInfBall(1.0), 2.0).prox(np.array([3.0, 0.25]), 1.0)
     Array([0.5 , 0.25], dtype=float...)
     """
 

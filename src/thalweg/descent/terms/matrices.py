@@ -67,8 +67,8 @@ class PSDCone(SpectralBox):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> PSDCone().prox(jnp.diag(jnp.array([2.0, -1.0])), 1.0)
+    >>> import numpy as np
+    >>> PSDCone().prox(np.diag([2.0, -1.0]), 1.0)
     Array([[2., 0.],
            [0., 0.]], dtype=float...)
     """
@@ -89,8 +89,8 @@ class NuclearNorm(Multiple, Leafwise):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> NuclearNorm(1.0).prox(jnp.diag(jnp.array([3.0, 0.5])), 1.0)
+    >>> import numpy as np
+    >>> NuclearNorm(1.0).prox(np.diag([3.0, 0.5]), 1.0)
     Array([[2., 0.],
            [0., 0.]], dtype=float...)
     """

@@ -51,8 +51,8 @@ class L1(WeightedSum):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> L1(1.0).prox(jnp.array([3.0, -0.5, -2.0]), 1.0)
+    >>> import numpy as np
+    >>> L1(1.0).prox(np.array([3.0, -0.5, -2.0]), 1.0)
     Array([ 2.,  0., -1.], dtype=float...)
     """
 
@@ -77,8 +77,8 @@ class L2(Multiple):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> L2(2.5).prox(jnp.array([3.0, 4.0]), 1.0)
+    >>> import numpy as np
+    >>> L2(2.5).prox(np.array([3.0, 4.0]), 1.0)
     Array([1.5, 2. ], dtype=float...)
     """
 
@@ -107,8 +107,8 @@ class SquaredL2(WeightedSum):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> SquaredL2(1.0).prox(jnp.ones(1), 1.0)
+    >>> import numpy as np
+    >>> SquaredL2(1.0).prox(np.ones(1), 1.0)
     Array([0.5], dtype=float...)
     """
 
@@ -133,8 +133,8 @@ class ElasticNet(Leafwise):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> ElasticNet(l1=1.0, l2=3.0).prox(jnp.array([3.0, -0.5]), 1.0)
+    >>> import numpy as np
+    >>> ElasticNet(l1=1.0, l2=3.0).prox(np.array([3.0, -0.5]), 1.0)
     Array([0.5, 0. ], dtype=float...)
     """
 
@@ -165,8 +165,8 @@ class Huber(Leafwise):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Huber(1.0, delta=1.0).prox(jnp.array([1.0, 5.0]), 1.0)
+    >>> import numpy as np
+    >>> Huber(1.0, delta=1.0).prox(np.array([1.0, 5.0]), 1.0)
     Array([0.5, 4. ], dtype=float...)
     """
 
@@ -199,8 +199,8 @@ class LogBarrier(WeightedSum):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> LogBarrier(2.0).prox(jnp.array([1.0, -1.0]), 1.0).round(3)
+    >>> import numpy as np
+    >>> LogBarrier(2.0).prox(np.array([1.0, -1.0]), 1.0).round(3)
     Array([2., 1.], dtype=float...)
     """
 
@@ -239,8 +239,8 @@ class GroupLasso(Term):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> GroupLasso([0, 0, 1], weight=2.5).prox(jnp.array([3.0, 4.0, 1.0]), 1.0)
+    >>> import numpy as np
+    >>> GroupLasso([0, 0, 1], weight=2.5).prox(np.array([3.0, 4.0, 1.0]), 1.0)
     Array([1.5, 2. , 0. ], dtype=float...)
     """
 

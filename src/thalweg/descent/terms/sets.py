@@ -52,8 +52,8 @@ class Simplex(Indicator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Simplex().prox(jnp.array([1.0, 0.5, -1.0]), 1.0)
+    >>> import numpy as np
+    >>> Simplex().prox(np.array([1.0, 0.5, -1.0]), 1.0)
     Array([0.75, 0.25, 0.  ], dtype=float...)
     """
 
@@ -88,8 +88,8 @@ class L1Ball(_Ball):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> L1Ball(1.0).prox(jnp.array([1.0, -0.5]), 1.0)
+    >>> import numpy as np
+    >>> L1Ball(1.0).prox(np.array([1.0, -0.5]), 1.0)
     Array([ 0.75, -0.25], dtype=float...)
     """
 
@@ -111,8 +111,8 @@ class L2Ball(_Ball):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> L2Ball(1.0).prox(jnp.array([3.0, 4.0]), 1.0).round(3)
+    >>> import numpy as np
+    >>> L2Ball(1.0).prox(np.array([3.0, 4.0]), 1.0).round(3)
     Array([0.6, 0.8], dtype=float...)
     """
 
@@ -146,8 +146,8 @@ class HalfSpace(Indicator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> HalfSpace(jnp.array([1.0, 1.0]), 1.0).prox(jnp.array([3.0, 0.0]), 1.0).round(3)
+    >>> import numpy as np
+    >>> HalfSpace(np.array([1.0, 1.0]), 1.0).prox(np.array([3.0, 0.0]), 1.0).round(3)
     Array([ 2., -1.], dtype=float...)
     """
 
@@ -190,8 +190,8 @@ class Affine(Indicator):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> Affine([[1.0, 1.0]], [1.0]).prox(jnp.array([3.0, 0.0]), 1.0).round(3)
+    >>> import numpy as np
+    >>> Affine([[1.0, 1.0]], [1.0]).prox(np.array([3.0, 0.0]), 1.0).round(3)
     Array([ 2., -1.], dtype=float...)
     """
 

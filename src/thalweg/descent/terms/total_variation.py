@@ -130,8 +130,8 @@ class TotalVariation1D(Multiple, Leafwise):
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> TotalVariation1D(1.0).prox(jnp.array([0.0, 1.0, 0.0, 8.0, 9.0, 10.0]), 0.5).round(3)
+    >>> import numpy as np
+    >>> TotalVariation1D(1.0).prox(np.array([0.0, 1.0, 0.0, 8.0, 9.0, 10.0]), 0.5).round(3)
     Array([0.5, 0.5, 0.5, 8. , 9. , 9.5], dtype=float...)
     """
 

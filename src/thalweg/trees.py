@@ -70,13 +70,20 @@ def is_leaf(a: PyTree) -> bool:
 def norm(a: PyTree[Array]) -> Scalar:
     """Return the Euclidean norm of all leaves, in float32 at least, with the derivative 0 at 0.
 
-    Squares neither underflow nor overflow.
+    Squares neither underflow nor overflow: where they might, leaves are scaled by a power of two, which costs no digits.
     """
     wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), joined(a))
     square, limits = inner(wide, wide), jnp.finfo(dtype(wide))
     in_range = (square > limits.tiny / limits.eps) & (square < jnp.inf)
+    less, one, more = (jnp.asarray(4.0 ** (sign * (5 * limits.maxexp // 16)), limits.dtype) for sign in (-1, 0, 1))
+    unit = jnp.where(in_range, one, jnp.where(square > 1, more, less))
+
+    def scaled(leaves: PyTree[Array]) -> Scalar:
+        small = scale(1 / unit, leaves)
+        return inner(small, small)
+
     # A second pass over all numbers takes as long as a step of some methods.
-    return jax.lax.cond(in_range, lambda leaves: root(square), _scaled_norm, wide)
+    return root(jax.lax.cond(in_range, lambda leaves: square, scaled, wide)) * unit
 
 
 def root(square: Array) -> Array:
@@ -89,17 +96,6 @@ def largest(a: PyTree[Array]) -> Scalar:
     """Return the largest absolute value in all leaves, in the widest of their dtypes; 0 if they are empty."""
     kind = dtype(a)
     return reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(a)])
-
-
-def _scaled_norm(wide: PyTree[Array]) -> Scalar:
-    """Return the norm of leaves that are scaled by a power of two first, which costs no digits."""
-    kind, top = dtype(wide), largest(wide)
-    power = 5 * jnp.finfo(kind).maxexp // 16
-    small, large = (top > 0) & (top < 2.0**-power), top > 2.0**power
-    one, less, more = (jnp.asarray(4.0**exponent, kind) for exponent in (0, -power, power))
-    unit = jnp.where(small, less, jnp.where(large, more, one))
-    wide = scale(1 / unit, wide)
-    return root(inner(wide, wide)) * unit
 
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:

@@ -76,6 +76,7 @@ class _Running(Averaging):
         share = (self.power + 1) / (count + self.power).astype(trees.dtype(state.mean))
         return RunningMean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
 
+    @eqx.filter_jit
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean."""
         return trees.where(state.seen == 0, x, _narrow(state.mean, x))
@@ -162,6 +163,7 @@ class Suffix(Averaging):
         complete = trees.where(begins, state.current, state.complete)
         return SuffixBlocks(complete, trees.where(begins, x, moved), count)
 
+    @eqx.filter_jit
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean over both blocks."""
         start = _block_start(jnp.maximum(state.seen, 1))

@@ -70,20 +70,13 @@ def is_leaf(a: PyTree) -> bool:
 def norm(a: PyTree[Array]) -> Scalar:
     """Return the Euclidean norm of all leaves, in float32 at least, with the derivative 0 at 0.
 
-    Squares neither underflow nor overflow: where they might, leaves are scaled by a power of two, which costs no digits.
+    Squares neither underflow nor overflow.
     """
     wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), joined(a))
     square, limits = inner(wide, wide), jnp.finfo(dtype(wide))
     in_range = (square > limits.tiny / limits.eps) & (square < jnp.inf)
-    less, one, more = (jnp.asarray(4.0 ** (sign * (5 * limits.maxexp // 16)), limits.dtype) for sign in (-1, 0, 1))
-    unit = jnp.where(in_range, one, jnp.where(square > 1, more, less))
-
-    def scaled(leaves: PyTree[Array]) -> Scalar:
-        small = scale(1 / unit, leaves)
-        return inner(small, small)
-
     # A second pass over all numbers takes as long as a step of some methods.
-    return root(jax.lax.cond(in_range, lambda leaves: square, scaled, wide)) * unit
+    return jax.lax.cond(in_range, lambda leaves: root(square), _scaled_norm, wide)
 
 
 def root(square: Array) -> Array:
@@ -96,6 +89,15 @@ def largest(a: PyTree[Array]) -> Scalar:
     """Return the largest absolute value in all leaves, in the widest of their dtypes; 0 if they are empty."""
     kind = dtype(a)
     return reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(a)])
+
+
+def _scaled_norm(wide: PyTree[Array]) -> Scalar:
+    """Return the norm of leaves far from 1, or of zeros, scaled by a power of two first, which costs no digits."""
+    kind, top = dtype(wide), largest(wide)
+    power = 4.0 ** (5 * jnp.finfo(kind).maxexp // 16)
+    unit = jnp.where(top > 1, power, jnp.where(top > 0, 1 / power, 1)).astype(kind)
+    wide = scale(1 / unit, wide)
+    return root(inner(wide, wide)) * unit
 
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:

@@ -76,7 +76,6 @@ class _Running(Averaging):
         share = (self.power + 1) / (count + self.power).astype(trees.dtype(state.mean))
         return RunningMean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
 
-    @eqx.filter_jit
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean."""
         return trees.where(state.seen == 0, x, _narrow(state.mean, x))

@@ -159,7 +159,7 @@ SEEDS = 2
 
 @cache
 def centres_and_steps():
-    """For each pair and seed a centre, a gradient, the size that is admitted, the step and its D: one program for all."""
+    """For each pair and seed a centre, a gradient, the admitted size, the step and its D: one program for all."""
     centres = [np.stack([point(np.random.default_rng(seed)) for seed in range(SEEDS)]) for _, _, point, _ in PAIRS]
     gradients = 0.4 * np.stack([free(np.random.default_rng(SEEDS + seed)) for seed in range(SEEDS)])
     parts = [(divergence, term) for divergence, term, _, _ in PAIRS]

@@ -92,12 +92,10 @@ def largest(a: PyTree[Array]) -> Scalar:
 
 
 def _scaled_norm(wide: PyTree[Array]) -> Scalar:
-    """Return the norm of leaves that are scaled by a power of two first, which costs no digits."""
+    """Return the norm of leaves far from 1, or of zeros, scaled by a power of two first, which costs no digits."""
     kind, top = dtype(wide), largest(wide)
-    power = 5 * jnp.finfo(kind).maxexp // 16
-    small, large = (top > 0) & (top < 2.0**-power), top > 2.0**power
-    one, less, more = (jnp.asarray(4.0**exponent, kind) for exponent in (0, -power, power))
-    unit = jnp.where(small, less, jnp.where(large, more, one))
+    power = 4.0 ** (5 * jnp.finfo(kind).maxexp // 16)
+    unit = jnp.where(top > 1, power, jnp.where(top > 0, 1 / power, 1)).astype(kind)
     wide = scale(1 / unit, wide)
     return root(inner(wide, wide)) * unit
 

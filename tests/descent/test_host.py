@@ -15,6 +15,7 @@ from thalweg.descent import (
     PolyakRuppert,
     Stagnation,
     Status,
+    Steps,
     StoppingRule,
     Tolerance,
     Work,
@@ -30,7 +31,12 @@ START = np.zeros(4)
 
 METHODS = {
     "monotone": {"oracle": LEAST_SQUARES, "step": Monotone(10.0), "term": L1(0.5)},
-    "backtracking": {"oracle": LEAST_SQUARES, "step": Backtracking(1e-3), "term": L1(0.5), "average": PolyakRuppert()},
+    "backtracking": {
+        "oracle": LEAST_SQUARES,
+        "step": Backtracking(1e-3),
+        "average": PolyakRuppert(),
+        "tol": Steps(1e9),
+    },
     "momentum": {"oracle": LEAST_SQUARES, "step": 0.02, "momentum": HeavyBall(0.5)},
     "batches": {"oracle": BATCHES, "step": 0.01, "key": jax.random.key(0), "tol": Plateau(window=4)},
     "snapshots": {"oracle": SVRG(BATCHES, 7), "step": 0.01, "key": jax.random.key(0), "tol": Plateau(window=4)},

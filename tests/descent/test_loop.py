@@ -76,7 +76,7 @@ def budget(work=np.inf, seconds=np.inf):
 
 
 def test_the_default_finds_the_minimum_by_itself():
-    result = minimize(loss, ZEROS)
+    result = minimize(loss, ZEROS, engine="host")
     assert result.status is Status.CONVERGED
     assert result.success
     np.testing.assert_allclose(result.x, SOLUTION, rtol=1e-6)
@@ -233,7 +233,9 @@ def test_float32_stops_by_itself_at_a_tolerance_it_cannot_reach():
     with jax.enable_x64(False):
         a, y = jnp.asarray(A, jnp.float32), jnp.asarray(b, jnp.float32)
         f = lambda x: 0.5 * jnp.sum((jnp.matmul(a, x, precision="highest") - y) ** 2)
-        result = minimize(f, np.zeros(6, np.float32), step=1 / BOUND, momentum=FISTA(), tol=1e-14, steps=1_000_000)
+        result = minimize(
+            f, np.zeros(6, np.float32), step=1 / BOUND, momentum=FISTA(), tol=1e-14, steps=1_000_000, engine="host"
+        )
     assert result.status is Status.STAGNATED
     assert result.steps < 20_000
     assert result.x.dtype == jnp.float32

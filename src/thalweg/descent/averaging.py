@@ -162,6 +162,7 @@ class Suffix(Averaging):
         complete = trees.where(begins, state.current, state.complete)
         return SuffixBlocks(complete, trees.where(begins, x, moved), count)
 
+    @eqx.filter_jit
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean over both blocks."""
         start = _block_start(jnp.maximum(state.seen, 1))

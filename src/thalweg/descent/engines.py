@@ -183,10 +183,11 @@ def _run_chunk(
     # Whether value, residual and size are known after every step: a search has nearly all of them.
     informs = descent.step.needs_value and not descent.factorises and descent.tests_iterate
     unknown = (jnp.zeros((), trees.dtype(state.x)),) * 3 if informs else ()
+    step = jax.jit(partial(_take_step, descent))  # traced once for both of its places
 
     def take(before: tuple, looks: bool) -> tuple:
         state, work, total, _ = before
-        state, info = _take_step(descent, state, key)
+        state, info = step(state, key)
         # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
         total = total + info.value.astype(kind) if noisy else total
         return state, work + info.work.astype(work.dtype), total, info[:3] if looks else ()

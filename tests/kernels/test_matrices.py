@@ -66,7 +66,7 @@ def test_matrices_equal_the_formulas(lengths):
         np.testing.assert_array_equal(found[2], np.diag(found[0]))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([(1, "float64"), (6, "float32")]))
 def test_a_matrix_is_symmetric_to_the_last_digit_and_positive_semidefinite(seed, form):
     rows, (dimension, dtype) = 67, form

@@ -24,7 +24,7 @@ def run(matrix, state, steps, reorthogonalise=False):
 
 
 def coefficients(steps, matrix=MATRIX, **options):
-    return run(matrix, jax.jit(LanczosState.start)(VECTORS), steps, **options)
+    return run(matrix, LanczosState.start(VECTORS), steps, **options)
 
 
 def test_reorthogonalised_vectors_turn_the_matrix_into_its_tridiagonal_matrix():

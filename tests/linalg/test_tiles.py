@@ -46,15 +46,15 @@ def test_each_pair_of_entries_of_a_symmetric_matrix_is_made_once(stored):
 
     def entries(rows, columns):
         made.append((rows.stop - rows.start) * (columns.stop - columns.start))
-        return np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.float16)
+        return np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.float32)
 
-    tiles = Tiles(entries, (size, size), np.float16, symmetric=True, stored=stored)
+    tiles = Tiles(entries, (size, size), np.float32, symmetric=True, stored=stored)
     if not stored:
         tiles.to_dense()
     assert size**2 / 2 < sum(made) <= size**2 / 2 + 4 * TILE_COLUMNS**2 / 2
     if stored:
         made.clear()
-        tiles.apply(np.ones((size, 1), np.float16))
+        tiles.apply(np.ones((size, 1), np.float32))
         assert not made
 
 

@@ -45,7 +45,7 @@ def test_a_bump_on_an_eigenvalue_that_lanczos_finds_is_resolved():
 
 
 def test_a_bump_that_nothing_can_see_is_said():
-    A = np.diag(np.linspace(0.0, 1.0, 60))
+    A = np.diag(np.linspace(0.0, 1.0, 30))
     e = sp.spectral_sum(bump(0.500003, 1e-9), A, KEY, method="stochastic", probes=4)
     assert "f is 0 wherever it was tried" in e.message
 
@@ -186,11 +186,11 @@ def many_estimates(p, B, keys):
 @pytest.mark.parametrize("f", ["log", *(pytest.param(f, marks=pytest.mark.slow) for f in ("inverse", jnp.sqrt))])
 def test_bars_of_nearly_diagonal_matrices_are_narrow_and_true(f):
     """Random signs have no variance for a diagonal matrix, so that the degrees make all of the error."""
-    diagonal = np.linspace(1.0, 5.0, 64)
-    noise = RNG.standard_normal((64, 64)) / 8
-    for off, most in ((0.0, 1e-6), (0.003, 0.003)):
+    diagonal = np.linspace(1.0, 5.0, 30)
+    noise = RNG.standard_normal((30, 30)) / 8
+    for off, most in ((0.0, 1e-6), (0.0015, 0.003)):
         B = np.diag(diagonal) + off * (noise + noise.T) / 2
-        p = sp.plan(f, B, KEY)
+        p = sp.plan(f, B, KEY, probes=8)
         function = {"log": np.log, "inverse": np.reciprocal}.get(f, np.sqrt)
         truth = np.sum(function(np.linalg.eigvalsh(B)))
         e = jax.tree.map(np.asarray, many_estimates(p, B, random_keys(200)))
@@ -234,7 +234,7 @@ def test_a_sum_whose_square_is_too_large_for_float32_has_an_error_bar():
 
 
 def test_rounding_is_never_left_out_of_the_bar():
-    eigenvalues = np.linspace(0.0, 1.0, 60)
+    eigenvalues = np.linspace(0.0, 1.0, 30)
     e = sp.spectral_sum(bump(0.5, 0.05), np.diag(eigenvalues), KEY, method="stochastic", probes=4)
     truth = np.sum(np.exp(-(((eigenvalues - 0.5) / 0.05) ** 2)))
     assert abs(float(e.value) - truth) < 5 * float(e.standard_error)

@@ -19,14 +19,14 @@ from thalweg.spectral import NotPositiveDefiniteError
 from thalweg.spectral.bounds import IllConditionedError
 
 KEY = jax.random.key(0)
-SIDE = 90
+SIDE = 30
 """The side of most matrices here, so that their estimates share one program."""
-FEW_PROBES = {"method": "stochastic", "probes": 8}
+FEW_PROBES = {"method": "stochastic", "probes": 4}
 BLAMED = {
     "2 I + 0.01": 2.0 * np.eye(SIDE) + 0.01,
     "compound symmetry": 0.7 * np.eye(SIDE) + 0.3,
     "three-fold compound symmetry": np.kron(np.eye(3), 0.2 * np.eye(SIDE // 3) + 0.8),
-    "diag(logspace(-8, 0, 90))": np.diag(np.logspace(-8, 0, SIDE)),
+    "diag(logspace(-8, 0, 30))": np.diag(np.logspace(-8, 0, SIDE)),
 }
 
 
@@ -240,7 +240,7 @@ def test_an_estimate_shows_its_value_and_its_error():
 
 @pytest.mark.parametrize(
     ("side", "time_"),
-    [pytest.param(200, -0.1, marks=pytest.mark.slow), (SIDE, -5.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
+    [pytest.param(200, -0.1, marks=pytest.mark.slow), (SIDE, -1.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
 )
 def test_a_heat_trace_is_estimated_where_one_eigenvalue_is_far_above(side, time_):
     """Below the spectrum exp(−tx) is huge: the usual room beyond the Ritz values would be too much."""

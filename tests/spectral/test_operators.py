@@ -36,15 +36,15 @@ slow = pytest.mark.slow
 
 def of_lineax():
     lineax = pytest.importorskip("lineax")
-    return lineax.MatrixLinearOperator(jnp.asarray(DENSE), lineax.symmetric_tag)
+    return lineax.MatrixLinearOperator(jax.device_put(DENSE), lineax.symmetric_tag)
 
 
 KINDS = {
     "numpy": lambda: DENSE,
-    "jax": lambda: jnp.asarray(DENSE),
+    "jax": lambda: jax.device_put(DENSE),
     "csr": lambda: A,
     "coo": lambda: A.tocoo(),
-    "bcoo": lambda: jsparse.BCOO.from_scipy_sparse(A),
+    "bcoo": lambda: jsparse.BCOO(jax.device_put((A.tocoo().data, np.argwhere(DENSE))), shape=A.shape),
     "scipy": lambda: scipy.sparse.linalg.aslinearoperator(A),
     "shifted": lambda: ShiftedOperator(as_operator(A - 0.5 * scipy.sparse.eye(36)), 0.5),
     "sum": lambda: as_operator(0.25 * A) + as_operator(0.75 * DENSE),

@@ -253,8 +253,7 @@ def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
 
 def multiply(operator: Operator, block: np.ndarray, preconditioner: Any = None) -> np.ndarray:
     """Multiply a block of the host, by P^(−½)AP^(−½) if there is a preconditioner."""
-    product = operator.compile(_product)(operator, preconditioner, jnp.asarray(block, operator.dtype))
-    return np.asarray(product, np.float64)
+    return np.asarray(operator.compile(_product)(operator, preconditioner, block.astype(operator.dtype)), np.float64)
 
 
 def _product(operator: Operator, preconditioner: Any, block: Array) -> Array:

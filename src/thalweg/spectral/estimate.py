@@ -210,12 +210,13 @@ class Plan(eqx.Module):
         # The coefficients say what f is: any function in its place, so that all share the same compiled code.
         traced = is_traced((operator, key, self, jnp.zeros(())))
         run = _compiled if traced else operator.compile(_estimate, repeated=True)
-        return run(dataclasses.replace(self, f=abs), operator, arguments.random_key("key", key))
+        # Keys are split out here, by a program that serves operators of any size.
+        return run(dataclasses.replace(self, f=abs), operator, jax.random.split(arguments.random_key("key", key), 3))
 
 
-def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
+def _estimate(plan: Plan, operator: Operator, keys: Key[Array, " 3"]) -> Estimate:
     dtype = plan.tables.weights.dtype
-    probe_key, degree_key, second_key = jax.random.split(key, 3)
+    probe_key, degree_key, second_key = keys
     probes = draw_probes(plan.probe, probe_key, plan.dimension, plan.units, plan.group, dtype)
     degrees = _draw_degrees(plan, degree_key, dtype)
     second = _draw_degrees(plan, second_key, dtype) if plan.form == "inverse" else degrees

@@ -52,15 +52,15 @@ def exact_sum(f: Function, operator: Operator) -> Estimate:
             value, error, lower, upper = _on_host(f, operator, float(jnp.finfo(dtype).eps))
         if abs(value) > float(jnp.finfo(dtype).max):
             raise ValueError(f"the sum is {value:.4g}, too large for {dtype}: pass A as float64")
-    error = add_stored_rounding(error, value, dtype)
     scalar = lambda x: jnp.asarray(x, dtype)
+    xp = jnp if isinstance(value, jax.Array) else np
     return Estimate(
-        value=value if isinstance(value, jax.Array) else scalar(value),
-        standard_error=scalar(error),
+        value=scalar(value),
+        standard_error=scalar(add_stored_rounding(error, value, dtype)),
         products=scalar(0.0),
         lower=scalar(lower),
         upper=scalar(upper),
-        status=jnp.where(jnp.isfinite(value), int(EstimateStatus.OK), int(EstimateStatus.NOT_FINITE)),
+        status=jnp.asarray(xp.where(xp.isfinite(value), int(EstimateStatus.OK), int(EstimateStatus.NOT_FINITE))),
         degrees_of_freedom=np.inf,
         advice="Computed by a factorisation.",
     )

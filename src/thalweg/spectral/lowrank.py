@@ -60,8 +60,8 @@ class LowRankRoot(Preconditioner):
         eigenvalues = np.maximum(eigenvalues, np.finfo(np.float64).eps * max(eigenvalues[-1], level))
         if not np.all(np.isfinite(eigenvalues)):
             raise IllConditionedError(f"A − {level:.4g}·I must be positive semi-definite for this preconditioner")
-        self.eigenvalues = jnp.asarray(eigenvalues, dtype)
-        self.basis = jnp.asarray((tall @ vectors) / np.sqrt(eigenvalues), dtype)
+        self.eigenvalues = jax.device_put(eigenvalues.astype(dtype))
+        self.basis = jax.device_put(((tall @ vectors) / np.sqrt(eigenvalues)).astype(dtype))
 
     def offset(self, form: str) -> float:
         """Add up over the eigenvalues of GGᵀ, zeros included."""
@@ -91,7 +91,7 @@ class LowRankRoot(Preconditioner):
         """Return 1 less what rounding can do, where σ² is known: P ≼ A then holds to a few eps·κ(A)."""
         if not self.proven:
             return None
-        kappa = 1.0 + float(jnp.max(self.eigenvalues) / self.noise)
+        kappa = 1.0 + float(np.max(np.asarray(self.eigenvalues)) / np.asarray(self.noise))
         lost = 8.0 * float(jnp.finfo(self.basis.dtype).eps) * kappa
         if lost > 0.5:
             raise IllConditionedError(
@@ -176,7 +176,7 @@ class PivotedCholesky(_LowRankRequest):
         if self.rank is None:
             pivots = pivots[: _choose_rank(kernel, noise, features, traces, len(pivots), key, probes)]
             products = 4
-        return LowRankRoot(operator, jnp.asarray(pivots), shift, products, level is not None)
+        return LowRankRoot(operator, jax.device_put(pivots), shift, products, level is not None)
 
     def _factorise(self, kernel: Operator, level: float | None) -> tuple[np.ndarray, np.ndarray, Array, float]:
         """Factorise with more and more pivots until nothing is left of K, or the noise of A has been found.
@@ -212,7 +212,7 @@ def _pivot(kernel: Operator, enough: Array, rank: int) -> tuple[Array, Array, Ar
 
 def _explained(operator: Operator, traces: np.ndarray, noise: float) -> float:
     """Return how much of the trace above the noise is explained by pivots, between 0 and 1."""
-    above = float(jnp.sum(operator.diagonal())) - operator.dimension * noise
+    above = float(np.sum(np.asarray(operator.diagonal()))) - operator.dimension * noise
     return 1.0 - (traces[-1] - (operator.dimension - len(traces)) * noise) / above if above > 0 else 1.0
 
 
@@ -244,7 +244,7 @@ class Nystrom(_LowRankRequest):
             shift = jnp.asarray(level, dtype)
         rank = self.rank or min(MAX_RANK, size)
         products += rank
-        sketch = jnp.asarray(np.linalg.qr(host_random(key, 3).standard_normal((size, rank)))[0], dtype)
+        sketch = jax.device_put(np.linalg.qr(host_random(key, 3).standard_normal((size, rank)))[0].astype(dtype))
         if self.rank is None:
             features, _ = operator.compile(_features)(operator, sketch, shift)
             squares = np.sum(np.asarray(features, np.float64) ** 2, axis=0)

@@ -100,8 +100,8 @@ def compute_sum(
     with jax.enable_x64(True):
         result = task._replace(operator=in_float64(operator)).stochastic(settings, automatic)
     error = add_stored_rounding(float(result.standard_error), float(result.value), operator.dtype)
-    result = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), result)
-    return dataclasses.replace(result, standard_error=jnp.asarray(error, operator.dtype))
+    result = jax.tree.map(np.asarray, result)
+    return jax.device_put(dataclasses.replace(result, standard_error=np.asarray(error, operator.dtype)))
 
 
 class _SumTask(NamedTuple):

@@ -7,6 +7,7 @@ gathered here once; the compiled estimate takes the plan as an argument.
 from dataclasses import dataclass, fields
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
@@ -244,7 +245,7 @@ def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list
     signs = np.cos(np.arange(length) * np.arccos(np.clip(tuner.centre, -1.0, 1.0)))
     control = coefficient * (np.cumsum(weights * signs) - chebyshev.chebval(tuner.centre, tuner.value))
     padded = np.append(logs, np.full(length - logs.size, -np.inf))
-    return [jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control)]
+    return [jax.device_put(table.astype(dtype)) for table in (weights, weigh(tuner.slope), padded, control)]
 
 
 def _rounding(function: Function, tuner: Tuner, lower: float, upper: float, dtype: Any) -> float:

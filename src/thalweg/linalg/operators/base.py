@@ -143,7 +143,7 @@ class Operator(eqx.Module):
         if self.materialised:
             return np.asarray(self.to_dense(), np.float64)
         # A few columns at a time: what a product needs in between may be much larger than A.
-        size, width, multiply = self.dimension, 64, self.compile(_multiply)
+        size, width, multiply = self.dimension, 64, self.compile(type(self).mv)
         units = (np.eye(size, width, -start, dtype=self.dtype) for start in range(0, size, width))
         return np.concatenate([np.asarray(multiply(self, unit), np.float64) for unit in units], axis=1)[:, :size]
 
@@ -167,11 +167,6 @@ class Operator(eqx.Module):
         """
         loops = not self.calls_library and self.dimension > SMALL_ROWS
         return host_jit(function, loops=loops, fused=loops and repeated and self.dimension >= FUSED_ROWS)
-
-
-def _multiply(operator: Operator, block: Array) -> Array:
-    """Multiply a block, by one program where operations one by one would make several."""
-    return operator.mv(block)
 
 
 def inherit(trait: str) -> Any:

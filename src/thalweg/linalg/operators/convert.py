@@ -82,7 +82,7 @@ def _gram(X: Any, dimension: int | None) -> Operator:
         return SquaredOperator(_by_products(X, dimension))
     if scipy.sparse.issparse(X):
         coo = _as_floating(X).tocoo()
-        values, rows, columns = jnp.asarray(coo.data), coo.row.astype(np.int32), coo.col.astype(np.int32)
+        values, rows, columns = jax.device_put(coo.data), coo.row.astype(np.int32), coo.col.astype(np.int32)
     elif _is_bcoo(X):
         values, rows, columns = as_array(X.data), X.indices[:, 0], X.indices[:, 1]
     else:
@@ -94,7 +94,7 @@ def _gram(X: Any, dimension: int | None) -> Operator:
     _check_nonempty("X", X.shape)
     if X.shape[0] < X.shape[1]:
         rows, columns = columns, rows
-    return SparseGramOperator(values, jnp.asarray(rows), jnp.asarray(columns), max(X.shape), min(X.shape))
+    return SparseGramOperator(values, jax.device_put(rows), jax.device_put(columns), max(X.shape), min(X.shape))
 
 
 def _has_products_only(A: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from thalweg import trees
@@ -80,13 +81,14 @@ class KernelOperator(Operator):
         """Return zero, less rounding, and the trace, for a kernel that is known to be positive semi-definite."""
         if not getattr(self.kernel, "stationary", False):
             return super().bounds()
-        trace = float(jnp.sum(jax.lax.stop_gradient(self.diagonal())))
+        trace = float(np.sum(np.asarray(jax.lax.stop_gradient(self.diagonal()))))
         return -float(jnp.finfo(self.dtype).eps) * trace, trace * (1 + 1e-6)
 
     def to_dense(self) -> Array:
         """Return the matrix."""
         return self.kernel(self.points, self.points) if self.stored is None else self.stored
 
+    @eqx.filter_jit  # operations one by one would make a dozen programs
     def diagonal(self) -> Array:
         """Return k(x_i, x_i)."""
         return jax.vmap(lambda x: self.kernel(x[None], x[None])[0, 0])(self.points)

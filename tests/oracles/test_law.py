@@ -20,7 +20,7 @@ from thalweg.oracles import (
 rng = np.random.default_rng(0)
 N, D = 24, 3
 A, b = rng.normal(size=(N, D)), rng.normal(size=N)
-WEIGHTS = rng.uniform(0.5, 2.0, size=N)
+WEIGHTS = rng.permutation(np.geomspace(0.2, 5.0, N))
 
 
 def losses(x, batch):

@@ -271,7 +271,7 @@ def test_intervals_cover_in_rtol_mode(name):
 
 
 def test_rtol_and_budget():
-    tight = sp.logdet(A, jax.random.key(2), rtol=0.1, probes=4, method="stochastic")
+    tight = sp.logdet(A, KEY, rtol=0.1, probes=12, method="stochastic")
     low, high = tight.interval(0.95)
     assert int(tight.status) == 0
     # The tolerance is relative to the value of the first batch.
@@ -315,10 +315,13 @@ def test_exact_and_auto():
     assert np.asarray(gradient) == pytest.approx(np.linalg.inv(A), rel=1e-6)
 
 
-def test_a_gradient_needs_no_plan_and_goes_through_a_preconditioner():
-    options = {"probes": 4, "preconditioner": sp.PivotedCholesky(rank=20, noise=0.29), "method": "stochastic"}
+@pytest.mark.parametrize(
+    ("preconditioner", "rel"), [(None, 0.2), (sp.PivotedCholesky(rank=20, noise=0.29), 0.05)], ids=["none", "pivoted"]
+)
+def test_a_gradient_needs_no_plan_and_goes_through_a_preconditioner(preconditioner, rel):
+    options = {"probes": 4, "preconditioner": preconditioner, "method": "stochastic"}
     value = lambda s: sp.logdet(s * A, KEY, **options).value
-    assert float(jax.grad(value)(1.0)) == pytest.approx(30.0, rel=0.05)
+    assert float(jax.grad(value)(1.0)) == pytest.approx(30.0, rel=rel)
 
 
 def test_float32_says_what_rounding_costs():

@@ -325,7 +325,7 @@ def complete(y: Any) -> Any:
     if numeric is not None and not y.isna().any():
         return y.to_numpy(numeric)
     objects = getattr(y, "dtype", np.dtype(object)) == np.dtype(object)
-    if objects and (gaps := np.argwhere(np.equal(np.asarray(y, object), None))).size:
+    if objects and (gaps := np.argwhere(np.equal(np.asarray(y, object), np.array(None)))).size:
         raise ValueError(f"y must have no gaps, found None at index {', '.join(map(str, gaps[0]))}")
     return y
 

@@ -14,7 +14,7 @@ from thalweg.arguments import flag, whole
 __all__ = ["Averaging", "Last", "PolyakRuppert", "Suffix", "Weighted"]
 
 
-class Averaging(eqx.Module):
+class Averaging(trees.Part):
     """What the solution is, given all iterates.
 
     Examples

@@ -16,7 +16,6 @@ looked at is not computed. When and why to stop, what to record and what to show
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,7 +78,7 @@ class Info(NamedTuple):
 _NO_TERM, _EUCLIDEAN, _NO_MOMENTUM, _LAST = Zero(), Euclidean(), NoMomentum(), Last()
 
 
-class Descent(eqx.Module):
+class Descent(trees.Part):
     """The iteration as a pure ``init`` and ``update``; parts that do not fit are refused here.
 
     Parameters
@@ -136,10 +135,6 @@ class Descent(eqx.Module):
             if misfit(self):
                 names = {name: f"{name}={type(part).__name__}" for name, part in vars(self).items()}
                 raise IncompatiblePartsError(message.format(**names))
-
-    # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
 
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""

@@ -14,7 +14,7 @@ from thalweg.arguments import instance, number
 __all__ = ["FISTA", "AdaptiveRestart", "HeavyBall", "Momentum", "Nesterov", "NoMomentum"]
 
 
-class Momentum(eqx.Module):
+class Momentum(trees.Part):
     """The two points of a step, and what is remembered for the next.
 
     Examples

@@ -58,7 +58,7 @@ class Taken(NamedTuple):
     """f(x), if the rule has evaluated it."""
 
 
-class StepRule(eqx.Module):
+class StepRule(trees.Part):
     """Chooses the size of each step and takes it.
 
     Examples

@@ -45,7 +45,7 @@ class Record(NamedTuple):
     valued: Int[Array, ""] | None = None  # None for the step itself
 
 
-class StoppingRule(eqx.Module):
+class StoppingRule(trees.Part):
     """Turns a stream of records into a :class:`~thalweg.descent.Status`; 0 means go on.
 
     Examples

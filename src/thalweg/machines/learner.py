@@ -192,6 +192,8 @@ class FittedMachine:
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
     search_loss
         The squared loss of the machine that won the search, infinite where nothing was searched for.
+    bandwidth, metric
+        What was asked for, which a machine that goes on must be asked for again.
     calibration
         The map from f to probabilities, by held-out rows; None where none were.
     residuals
@@ -215,6 +217,8 @@ class FittedMachine:
     frame: FeatureFrame = field(default_factory=FeatureFrame)
     counts: np.ndarray | None = None
     search_loss: float = np.inf
+    bandwidth: float | str = "auto"
+    metric: str = "auto"
     calibration: Calibration | None = None
     residuals: np.ndarray | None = None
 

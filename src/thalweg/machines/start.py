@@ -55,6 +55,7 @@ def initial_model(
         with jax.enable_x64(double):
             learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
         model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts, search_loss=loss)
+        model = replace(model, bandwidth=settings.bandwidth, metric=settings.metric)
         return _with_intercept(model, table, settings, 0.0)
     _check_agreement(settings, initial)
     if initial.counts is None or table.counts is None:
@@ -89,25 +90,24 @@ def _with_intercept(model: FittedMachine, table: Table, settings: Settings, tole
 
 
 def _check_agreement(settings: Settings, initial: FittedMachine) -> None:
-    """Refuse another loss, kernel or ridge than the model has; what is "auto" agrees with all."""
+    """Refuse another loss, kernel, ridge, bandwidth or metric than the model has; what is "auto" agrees with all."""
     dtype, known = initial.learner.dtype, initial.learner.machine.loss
-    if in_precision(settings.loss, dtype) != known:
-        raise ValueError(
-            f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
-            f"found {settings.loss}: set them back, or fit anew"
-        )
-    kernel, given = settings.kernel, isinstance(settings.kernel, Kernel)
-    if in_precision(kernel, dtype) != initial.kernel if given else kernel and not isinstance(initial.kernel, kernel):
-        found = kernel if given else kernel.__name__
-        raise ValueError(
-            f"kernel must stay what the model has learned with ({initial.kernel}), found {found}: set it back, or fit "
-            "anew"
-        )
-    if settings.alpha != "auto" and not np.isclose(settings.alpha, initial.alpha, rtol=1e-5, atol=0):
-        raise ValueError(
-            f"alpha must stay what the model has learned with ({initial.alpha:g}), found {settings.alpha:g}: set it "
-            "back, or fit anew"
-        )
+    kernel, alpha, given = settings.kernel, settings.alpha, isinstance(settings.kernel, Kernel)
+    same_kernel = (
+        in_precision(kernel, dtype) == initial.kernel if given else isinstance(initial.kernel, kernel or Kernel)
+    )
+    same_alpha = alpha == "auto" or np.isclose(alpha, initial.alpha, rtol=1e-5, atol=0)
+    for name, agrees, before, found in (
+        ("loss", in_precision(settings.loss, dtype) == known, type(known).__name__, settings.loss),
+        ("kernel", same_kernel, initial.kernel, kernel if given else getattr(kernel, "__name__", kernel)),
+        ("alpha", same_alpha, f"{initial.alpha:g}", alpha),
+        ("bandwidth", settings.bandwidth in ("auto", initial.bandwidth), initial.bandwidth, settings.bandwidth),
+        ("metric", settings.metric in ("auto", initial.metric), initial.metric, settings.metric),
+    ):
+        if not agrees:
+            raise ValueError(
+                f"{name} must stay what the model has learned with ({before}), found {found}: set it back, or fit anew"
+            )
 
 
 def with_stream_blocks(learner: Learner, settings: Settings) -> Learner:

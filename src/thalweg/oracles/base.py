@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
 from scipy.sparse import issparse
 
-from thalweg import arguments
+from thalweg import arguments, trees
 
 __all__ = ["Exact", "Oracle", "Out"]
 
@@ -47,7 +47,7 @@ def differentiate(function: Callable[[PyTree[Array]], Scalar], x: PyTree[Array],
     return Out(gradient, value, jnp.asarray(work))
 
 
-class Oracle(eqx.Module):
+class Oracle(trees.Part):
     """Base class of gradient oracles; a subclass must define :meth:`estimate`.
 
     ``value(x)`` and ``full(x)`` are optional: an oracle that can afford them defines them, the others leave

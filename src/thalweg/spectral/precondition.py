@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from thalweg.linalg.operators.base import Operator
 from thalweg.spectral.chebyshev import not_positive_definite
+from thalweg.trees import Part
 
 __all__ = ["Jacobi", "Own"]
 
@@ -26,7 +27,7 @@ def whitened_product(operator: Operator, preconditioner: "Preconditioner | None"
     return preconditioner.inverse_root(operator.mv(preconditioner.inverse_root(block)))
 
 
-class PreconditionerRequest(eqx.Module):
+class PreconditionerRequest(Part):
     """A request for a preconditioner."""
 
     @abstractmethod
@@ -39,10 +40,6 @@ class Preconditioner(PreconditionerRequest):
 
     products: ClassVar[Any] = 0
     """Products with A that it was built by."""
-
-    # Compared by identity, since options must be hashable, and this holds arrays.
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
 
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> "Preconditioner":
         """Return itself: it is built."""

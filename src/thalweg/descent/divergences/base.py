@@ -11,7 +11,6 @@ approximated. Pairs are added, from inside the package or outside it, with :func
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree, Scalar
@@ -23,7 +22,7 @@ from thalweg.errors import IncompatiblePartsError
 __all__ = ["Divergence", "closed_form", "closed_forms", "find_closed_form", "has_closed_form"]
 
 
-class Divergence(eqx.Module):
+class Divergence(trees.Part):
     """A distance-like function D(x ‖ y), convex in x, zero where x = y.
 
     A subclass defines :meth:`value` and :meth:`residual`, registers the pairs it can step with, and overrides

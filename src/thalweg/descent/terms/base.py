@@ -84,7 +84,7 @@ def flatten(x: PyTree[Array]) -> tuple[Array, Callable[[Array], PyTree[Array]]]:
         return ravel_pytree(x)
 
 
-class Term(eqx.Module):
+class Term(trees.Part):
     """A function h simple enough that its proximal step is known in closed form.
 
     A subclass defines :meth:`value` and :meth:`prox`, for any pytree ``x``, and overrides the traits that do

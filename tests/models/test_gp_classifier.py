@@ -202,6 +202,23 @@ def test_a_grid_search_reaches_the_kernels_parameters(moons):
     assert float(kernel.k1.lengthscale) == 0.7
 
 
+def test_features_that_say_nothing_are_told_from_those_that_do():
+    """With one scale for all, or one learned for each whatever it gains, the error is above a third."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(650, 6))
+    y = x[:, 0] * x[:, 1] > 0
+    model = GPClassifier(random_state=0).fit(x[:150], y[:150])
+    assert model.score(x[150:], y[150:]) > 0.85
+    assert np.max(model.kernel_.lengthscale[:2]) < np.min(model.kernel_.lengthscale[2:])
+
+
+def test_a_lengthscale_for_each_feature_must_gain_more_than_by_chance():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 4))
+    y = np.sum(x, axis=1) + rng.logistic(size=100) > 0
+    assert np.size(GPClassifier(random_state=0).fit(x, y).kernel_.lengthscale) == 1
+
+
 def test_raw_features_are_as_good_as_standardised_ones():
     """The sight: 1e8 ± 1, an income and a 0/1 column had a log-loss of 0.497, a linear model 0.421."""
     rng = np.random.default_rng(1)

@@ -320,8 +320,11 @@ def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
     assert len(calls) == 10
 
 
-@pytest.mark.parametrize(("call", "method", "rows"), [(3, "evaluate", 200), (1, "solution", 200), (4, "evaluate", 500)])
-def test_an_interrupt_on_more_rows_keeps_what_fewer_have_found(monkeypatch, call, method, rows):
+@pytest.mark.parametrize(
+    ("call", "method", "rows", "reached"),
+    [(3, "evaluate", 200, 150), (1, "solution", 200, 700), (4, "evaluate", 500, 150)],
+)
+def test_an_interrupt_on_more_rows_keeps_what_fewer_have_found(monkeypatch, call, method, rows, reached):
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 6, size=(700, 1))
     y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=700)
@@ -329,6 +332,7 @@ def test_an_interrupt_on_more_rows_keeps_what_fewer_have_found(monkeypatch, call
     with pytest.warns(UserWarning, match="interrupted"):
         model = GPRegressor("rbf", random_state=0).fit(x, y)
     assert model.score(x, y) > 0.95
+    assert len(model._posterior.rows.inputs) == reached  # of all rows a posterior would keep a user waiting
 
 
 def test_an_interrupt_before_anything_is_found_is_raised(monkeypatch):

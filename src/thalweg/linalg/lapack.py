@@ -8,6 +8,12 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cython_lapack
 
+from thalweg.threads import ahead
+
+SMALL = 1000
+"""Rows up to which a routine ends in no time. Python hears of Ctrl-C when a call ends: a larger one is left to another
+thread, for which an interrupt does not wait."""
+
 
 def call(routine: str, *arguments: Any) -> bool:
     """Call a routine on letters, whole numbers and arrays in Fortran's order, some of which it overwrites.
@@ -27,7 +33,11 @@ def call(routine: str, *arguments: Any) -> bool:
     if dtype.char not in "fd" or any(a.dtype != dtype or len(a) != n or not a.flags.f_contiguous for a, n in arrays):
         found = ", ".join(f"{array.shape} of {array.dtype}" for array, _ in arrays)
         raise ValueError(f"matrices must be square, of one size, and of float32 or float64, found {found}")
-    _load(("s" if dtype.char == "f" else "d") + routine)(*map(_pointer, arguments), ctypes.byref(failed))
+    act, given = _load(("s" if dtype.char == "f" else "d") + routine), (*map(_pointer, arguments), ctypes.byref(failed))
+    if len(arrays[0][0]) > SMALL:
+        list(ahead(lambda given: act(*given[0]), [(given, arguments)]))
+    else:
+        act(*given)
     return failed.value == 0
 
 

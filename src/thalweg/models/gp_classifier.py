@@ -44,7 +44,8 @@ class GPClassifier(ClassifierMixin, Storable):
         A kernel from :mod:`thalweg.kernels`, in the units of the features; or a class of them or its name ("rbf",
         "matern32", …), by default :class:`~thalweg.kernels.Gaussian`. Of a class the lengthscale is the median distance
         between rows, with the features as they are or standardised, whichever has the higher bound, and the variance
-        is 10; if they are learned, lengthscales of features keep their proportions.
+        is 10; if they are learned, lengthscales of features keep their proportions, unless one for each gains more than
+        it would by chance.
     likelihood
         "logit" (default), "probit", or a :class:`~thalweg.gaussian.Likelihood` of labels 0 and 1.
     jitter

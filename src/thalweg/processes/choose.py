@@ -229,8 +229,7 @@ def learn(
     """Return the best parameters on at most so many rows: the first of an order, by default a random one."""
     if not problem.learns:
         return Optimum(problem.starts[0], np.full(1, np.nan), 0, Status.CONVERGED, problem.starts[0])
-    if order is None:
-        order = np.random.default_rng(problem.seed).permutation(len(problem.rows.inputs))
+    order = problem.order if order is None else order
     sizes = subset_sizes(min(most, len(order)))
     evidences = [problem.subset(size, order) for size in sizes]
     for evidence in evidences:

@@ -115,7 +115,8 @@ def fit_classifier(
     kernel
         The kernel, or the one to start from; or its class or name, :class:`~thalweg.kernels.Gaussian` by default. Of a
         class the lengthscale is at first the median distance between rows, as they are or with standardised features,
-        whichever has the higher bound, and the variance is 10; lengthscales of features then keep their proportions.
+        whichever has the higher bound, and the variance is 10; lengthscales of features then keep their proportions,
+        unless one for each gains more than it would by chance.
     seed
         Seeds batches and restarts.
 

@@ -160,16 +160,22 @@ def method_by_size(rows: int) -> str:
 def _fit_exactly(problem: RegressionProblem) -> Regression:
     with Run("Gaussian process", bar=problem.settings.verbose) as run:
         run.keep(learn(problem, run, len(problem.rows.inputs)))
-    optimum, interrupted = run.kept, run.interrupted
+    return _posterior(problem, run.kept, run.interrupted)
+
+
+def _posterior(problem: RegressionProblem, optimum: Optimum, interrupted: bool) -> Regression:
+    """Return the exact posterior: after an interrupt of some of the rows that the parameters are of, in no time."""
+    size = min(len(optimum.losses), subset_rows()[-2]) if interrupted else len(problem.rows.inputs)
+    evidence = problem.subset(size, problem.order)
     try:
-        solution = ExactEvidence(problem.rows).solution(optimum.parameters)
+        solution = evidence.solution(optimum.parameters)
     except NotPositiveDefinite:
         noise = float(optimum.parameters.noise)
         raise ValueError(
             "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need a noise above "
             f"{noise:.3g}; raise noise"
         ) from None
-    posterior = ExactPosterior.of(optimum.parameters, problem.mean, problem.rows, solution)
+    posterior = ExactPosterior.of(optimum.parameters, problem.mean, evidence.rows, solution)
     loss = float(np.sum(solution.losses))
     if problem.learns and not interrupted:
         with Run("uncertainty of parameters") as run:
@@ -207,13 +213,17 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
 
 
 def _fit_by_solves(problem: RegressionProblem) -> Regression:
+    posterior: PathwisePosterior | None = None
     with Run("Gaussian process", bar=problem.settings.verbose) as run:
-        run.keep(learn(problem, run, subset_rows()[-1]))
-        optimum = run.kept
-        posterior = _solve(problem, optimum.parameters)
-    status = Status.INTERRUPTED if run.interrupted else optimum.status
-    loss = posterior.loss
-    return Regression(posterior, "iterative", -loss, posterior.loss_error, optimum.evaluations, status)
+        optimum = learn(problem, run, subset_rows()[-1])
+        if problem.learns:
+            run.keep(optimum)
+        if not run.interrupted:
+            posterior = _solve(problem, optimum.parameters)
+    if posterior is None:
+        return _posterior(problem, run.kept, True)
+    loss, error = posterior.loss, posterior.loss_error
+    return Regression(posterior, "iterative", -loss, error, optimum.evaluations, optimum.status)
 
 
 def _solve(problem: RegressionProblem, parameters: Parameters) -> PathwisePosterior:

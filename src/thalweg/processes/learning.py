@@ -10,9 +10,10 @@ from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
 from thalweg.kernels.bandwidth import median_distance
 from thalweg.processes.covariance import log_gradient
-from thalweg.processes.evidence import TOLERANCE_NATS, LogPosterior, maximise
+from thalweg.processes.evidence import PRIOR_DEVIATION, TOLERANCE_NATS, LogPosterior, maximise
 from thalweg.processes.exact import EvidenceEvaluation, computes_on_device
 from thalweg.processes.inference import ClassifierSettings, LatentPosterior, LatentRows, infer
+from thalweg.processes.observations import varying
 from thalweg.runs import Run
 from thalweg.selection import Entry, race
 from thalweg.threads import enough_threads
@@ -70,8 +71,20 @@ class LatentCandidate:
     """A kernel, its posterior once there is one, and the rows that the posterior is of."""
 
     kernel: Kernel
+    tied: bool
+    """Whether lengthscales keep their proportions."""
     posterior: Any = None
     rows: Any = None
+
+    @property
+    def loss(self) -> float:
+        """−bound, and what further lengthscales have to gain."""
+        return -self.posterior.bound + (0.0 if self.tied else penalty(self.rows))
+
+
+def penalty(rows: LatentRows) -> float:
+    """The nats that a lengthscale for each feature must gain: half of log n for each but one (Schwarz, 1978)."""
+    return (np.sum(varying(rows.inputs)) - 1) * np.log(len(rows.inputs)) / 2
 
 
 class BoundEvidence:
@@ -82,14 +95,14 @@ class BoundEvidence:
     ) -> None:
         self.rows, self.inputs, self.settings, self.seed, self.run = rows, rows.inputs, settings, seed, run
         self.last = candidate.posterior if candidate.rows is rows else None
-        self.best = LatentCandidate(candidate.kernel)
+        self.best = replace(candidate, posterior=None)
 
     def infer(self, kernel: Kernel) -> LatentPosterior:
         """Return the posterior for a kernel, and keep it if it is the best so far; an interrupt is raised again."""
         self.last = infer(kernel, self.rows, self.settings, self.seed, self.last)
         if self.best.posterior is None or not self.last.bound <= self.best.posterior.bound:
-            self.best = LatentCandidate(kernel, self.last, self.rows)
-            order = lambda one: (len(one.rows.inputs), one.posterior.bound)
+            self.best = LatentCandidate(kernel, self.best.tied, self.last, self.rows)
+            order = lambda one: (len(one.rows.inputs), -one.loss)
             if self.run.kept is None or order(self.best) >= order(self.run.kept):
                 self.run.keep(self.best)
         if self.last.status is Status.INTERRUPTED:
@@ -115,7 +128,8 @@ def learn(
     """Return the best kernel that learning finds; without learning the best of those given.
 
     Starting points are compared roughly and on a subset of many rows, and the best of them goes on with all. An
-    interrupt keeps the best so far. If ``tied``, lengthscales of features keep their proportions.
+    interrupt keeps the best so far. If ``tied``, lengthscales of features keep their proportions unless one for each
+    gains more than it would by chance.
     """
     rng, subset = np.random.default_rng(seed), subset_of_rows(rows, seed)
     restarts = [settings.restarts] if settings.learn else []
@@ -127,23 +141,33 @@ def learn(
         with jax.enable_x64(True), enough_threads(len(some.inputs)):
             evidence, start = BoundEvidence(some, rough, seed, candidate, run), candidate.kernel
             if settings.learn:
-                bound = LogPosterior(evidence, start, tied=tied, deviation=np.inf)
+                deviation = PRIOR_DEVIATION if tied and not candidate.tied else np.inf
+                bound = LogPosterior(evidence, start, tied=candidate.tied, deviation=deviation)
                 maximise(bound, start, max_iter=settings.max_iter, tolerance=tolerance)
             else:
                 evidence.infer(start)
         vars(candidate).update(vars(evidence.best))
-        return np.array([-evidence.best.posterior.bound])
+        return np.array([candidate.loss])
+
+    def refine(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[LatentCandidate]:
+        winner, rows = best.candidate, rung[0]
+        # No bound is above zero: what is left to gain may be less than what must be gained.
+        if not (winner.tied and tied and settings.learn and 0 < penalty(rows) < best.loss):
+            return []
+        lengthscale = np.broadcast_to(winner.kernel.lengthscale, rows.inputs.shape[1:])
+        return [replace(winner, kernel=type(winner.kernel)(lengthscale, winner.kernel.variance), tied=False)]
 
     def propose(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[LatentCandidate]:
         count = restarts.pop() if restarts else 0  # on the first rung alone
-        around = LogPosterior(rung[0], best.candidate.kernel, tied=tied)
-        return [LatentCandidate(around.draw(rng, np.log(4.0))) for _ in range(count)]
+        around = LogPosterior(rung[0], best.candidate.kernel, tied=best.candidate.tied)
+        return [LatentCandidate(around.draw(rng, np.log(4.0)), best.candidate.tied) for _ in range(count)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
         first = [(subset, TOLERANCE_NATS)] if settings.learn or subset is not rows else []
         rungs = [*first, (rows, min(TOLERANCE_NATS, settings.tol))]
-        race([LatentCandidate(kernel) for kernel in kernels], score, rungs, propose=propose, parallel=parallel)
+        starts = [LatentCandidate(kernel, tied) for kernel in kernels]
+        race(starts, score, rungs, refine=refine, propose=propose, parallel=parallel)
         run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
     best = run.kept
     return replace(best, posterior=best.posterior._replace(status=Status.INTERRUPTED)) if run.interrupted else best

@@ -79,6 +79,11 @@ class RegressionProblem:
         """Whether there is anything to learn: not from targets that are all the same."""
         return self.settings.learn and bool(np.any(self.rows.targets) or np.any(self.rows.scatter))
 
+    @property
+    def order(self) -> np.ndarray:
+        """A random order of the rows, of which searches see the first."""
+        return np.random.default_rng(self.seed).permutation(len(self.rows.inputs))
+
     def least_noise(self, size: int) -> float:
         """Return the least noise that a search may find on so many rows; few of them may agree by chance."""
         share = LEAST_NOISE_SHARE if size == len(self.rows.inputs) else np.sqrt(LEAST_NOISE_SHARE)

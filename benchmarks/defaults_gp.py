@@ -72,12 +72,11 @@ def main() -> None:
         figure[f"scikit-learn / thalweg, seconds, {rows} rows"] = theirs["seconds"] / ours["seconds"]
         figure[f"scikit-learn / thalweg, processor seconds, {rows} rows"] = theirs["processor"] / ours["processor"]
         figure[f"thalweg - scikit-learn, log-loss, {rows} rows"] = ours["log-loss"] - theirs["log-loss"]
-        if rows >= 300:
-            holds &= ours["seconds"] < theirs["seconds"] and ours["log-loss"] < theirs["log-loss"] + 0.01
+        holds &= ours["log-loss"] < theirs["log-loss"] and (rows < 1000 or ours["seconds"] < theirs["seconds"])
     table(columns)
     report(
-        "GPClassifier() is faster than scikit-learn's GaussianProcessClassifier with learning from 300 rows on, "
-        "compile time included, at no worse a held-out log-loss",
+        "GPClassifier() has a lower held-out log-loss than scikit-learn's GaussianProcessClassifier with learning, and "
+        "from 1,000 rows on is faster, compile time included",
         figure,
         holds,
         **columns,

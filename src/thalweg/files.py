@@ -59,12 +59,7 @@ def save(path: str | os.PathLike, tree: Any, metadata: dict | None = None, *, ki
     arrays: codec.Arrays = {}
     described = codec.encode(tree, (), arrays)
     content = json.dumps({"kind": kind, "metadata": metadata or {}, "tree": described})
-    header = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "content": content,
-        "sha256": _digest(content, arrays),
-    }
+    header = {"format": FORMAT, "version": str(VERSION), "content": content, "sha256": _digest(content, arrays)}
     write_atomically(path, safetensors.numpy.save(arrays, header))
 
 

@@ -102,7 +102,7 @@ def test_a_long_prediction_goes_by_tiles(fixed):
 
 
 def test_learning_raises_the_bound_to_where_it_is_flat():
-    settings = ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-4)
+    settings = ClassifierSettings(BernoulliLogit(), tol=1e-4)
     given = lambda kernel: fit_classifier(X, Y, replace(settings, learn=False), kernel).bound
     learned = fit_classifier(X, Y, settings, KERNEL)
     assert learned.bound > given(KERNEL)
@@ -115,7 +115,7 @@ def test_learning_raises_the_bound_to_where_it_is_flat():
 
 @pytest.mark.slow
 def test_other_kernels_learn_too():
-    learned = fit_classifier(X, Y, ClassifierSettings(BernoulliLogit(), restarts=0), Matern32(1.0, 5.0))
+    learned = fit_classifier(X, Y, ClassifierSettings(BernoulliLogit()), Matern32(1.0, 5.0))
     assert isinstance(learned.kernel, Matern32)
     assert np.mean((learned.predict(X).mean > 0) == LABELS) > 0.85
 
@@ -200,7 +200,7 @@ def test_an_interrupted_fit_keeps_the_last_step():
 
 
 def test_interrupted_learning_keeps_the_best_kernel(fixed):
-    found = interrupted_fit(60, learn=True, restarts=0)
+    found = interrupted_fit(60, learn=True)
     assert found.status is Status.INTERRUPTED
     assert found.bound >= fixed.bound - 1e-6
     assert fit_classifier(X, Y, FIXED, found.kernel).bound == pytest.approx(found.bound, abs=0.1)
@@ -278,7 +278,7 @@ def test_learning_many_rows_starts_on_a_subset_of_them():
 
 def test_interrupted_on_a_subset_of_the_rows_the_posterior_is_of_that_subset():
     inputs, labels = make_moons(600, noise=0.25, random_state=1)
-    found = interrupted_fit(30, inputs, labels.astype(float), learn=True, tol=1e-2)
+    found = interrupted_fit(10, inputs, labels.astype(float), learn=True, tol=1e-2)
     assert found.status is Status.INTERRUPTED
     assert len(found.inputs) == len(found.weights) == len(found.factor) == 256
     assert np.mean((found.predict(inputs).mean > 0) == labels) > 0.8
@@ -294,7 +294,7 @@ def test_a_rare_class_is_in_the_subset():
 
 @pytest.mark.parametrize("learn", [False, True])
 def test_the_scale_of_features_is_chosen_by_the_bound(learn):
-    settings = ClassifierSettings(BernoulliLogit(), learn=learn, restarts=0)
+    settings = ClassifierSettings(BernoulliLogit(), learn=learn)
     scaled = X * np.array([1e4, 1.0]) + np.array([1e8, 0.0])
     standardised = (X - X.mean(axis=0)) / X.std(axis=0)
     raw, usual = fit_classifier(scaled, Y, settings), fit_classifier(standardised, Y, settings)
@@ -323,7 +323,7 @@ def test_a_kernel_by_its_name():
 
 
 def test_sums_and_products_learn_by_derivatives():
-    settings = ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-3)
+    settings = ClassifierSettings(BernoulliLogit(), tol=1e-3)
     kernel = 10.0 * Gaussian(1.0) + Linear(1.0)
     learned = fit_classifier(X, Y, settings, kernel)
     given = lambda kernel: fit_classifier(X, Y, replace(settings, learn=False, tol=1e-4), kernel).bound
@@ -336,6 +336,6 @@ def test_sums_and_products_learn_by_derivatives():
 
 
 def test_verbose_shows_the_rows_the_bound_and_the_kernel(capsys):
-    fit_classifier(X, Y, ClassifierSettings(BernoulliLogit(), restarts=0, verbose=True), KERNEL)
+    fit_classifier(X, Y, ClassifierSettings(BernoulliLogit(), verbose=True), KERNEL)
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"60 rows, bound -\d+.\d\d: Gaussian\(", shown)

@@ -13,17 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from thalweg.demo import plots
 from thalweg.demo.section import Section
-from thalweg.descent import (
-    FISTA,
-    AdaptiveRestart,
-    HeavyBall,
-    InverseTime,
-    Nesterov,
-    Term,
-    Tolerance,
-    Work,
-    minimize,
-)
+from thalweg.descent import FISTA, AdaptiveRestart, HeavyBall, InverseTime, Nesterov, Term, Tolerance, Work, minimize
 from thalweg.oracles import SVRG, Exact, MiniBatch
 
 # Examples in a mini-batch. Twice as many halve the noise of SGD and the number of its steps in a pass.

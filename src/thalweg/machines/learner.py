@@ -13,13 +13,7 @@ import numpy as np
 from thalweg.arguments import number, whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
-from thalweg.machines.calibration import (
-    Calibration,
-    HeldOut,
-    default_calibration,
-    fit_calibration,
-    sorted_residuals,
-)
+from thalweg.machines.calibration import Calibration, HeldOut, default_calibration, fit_calibration, sorted_residuals
 from thalweg.machines.expansion import Expansion, predict
 from thalweg.machines.functional_gradient import Machine, run
 from thalweg.rows import FeatureFrame, Table

@@ -53,8 +53,6 @@ class GPClassifier(ClassifierMixin, Storable):
         labels that do not follow the function.
     learn
         Whether to maximise the bound over the kernel's parameters as well; otherwise the kernel is used as given.
-    restarts
-        How many more starting points to learn from, drawn around the kernel given.
     batch_size
         Rows per step. By default all, with exact gradients, which is also the fastest: a step's cost hardly depends on
         it. With a number, the stochastic method of the paper.
@@ -65,7 +63,7 @@ class GPClassifier(ClassifierMixin, Storable):
     max_iter
         The most steps with all rows; with batches, passes over the data.
     random_state
-        Seeds batches and restarts.
+        Seeds batches, and the rows that starting points are compared on.
     verbose
         Show a progress bar: the rows, the start, its bound and its kernel.
 
@@ -112,7 +110,6 @@ class GPClassifier(ClassifierMixin, Storable):
     likelihood: str | Likelihood = "logit"
     jitter: float = 1e-6
     learn: bool = True
-    restarts: int = 1
     batch_size: int | None = None
     step: float = 1.0
     tol: float = 1e-2

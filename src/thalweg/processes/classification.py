@@ -118,7 +118,7 @@ def fit_classifier(
         whichever has the higher bound, and the variance is 10; lengthscales of features then keep their proportions,
         unless one for each gains more than it would by chance.
     seed
-        Seeds batches and restarts.
+        Seeds batches, and the rows that starting points are compared on.
 
     Examples
     --------

@@ -33,8 +33,8 @@ class ClassifierSettings:
     Examples
     --------
     >>> from thalweg.gaussian import BernoulliLogit
-    >>> ClassifierSettings(BernoulliLogit(), learn=False).restarts
-    1
+    >>> ClassifierSettings(BernoulliLogit(), learn=False).max_iter
+    200
     """
 
     likelihood: Likelihood
@@ -42,8 +42,6 @@ class ClassifierSettings:
     """Added to the diagonal of the covariance of the training rows."""
     learn: bool = True
     """Whether to maximise the bound over the kernel's parameters."""
-    restarts: int = 1
-    """How many more starting points to learn from."""
     batch_size: int | None = None
     step: float = 1.0
     """β of the first step from all rows' worth of batches."""

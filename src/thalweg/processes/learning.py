@@ -9,6 +9,7 @@ import numpy as np
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
 from thalweg.kernels.bandwidth import median_distance
+from thalweg.processes.choose import LENGTH_MULTIPLIERS
 from thalweg.processes.covariance import log_gradient
 from thalweg.processes.evidence import PRIOR_DEVIATION, TOLERANCE_NATS, LogPosterior, maximise
 from thalweg.processes.exact import EvidenceEvaluation, computes_on_device
@@ -127,19 +128,26 @@ def learn(
 ) -> LatentCandidate:
     """Return the best kernel that learning finds; without learning the best of those given.
 
-    Starting points are compared roughly and on a subset of many rows, and the best of them goes on with all. An
-    interrupt keeps the best so far. If ``tied``, lengthscales of features keep their proportions unless one for each
-    gains more than it would by chance.
+    Starting points, each the likeliest of multiples of its lengthscale, are compared roughly and on a subset of many
+    rows, and the best of them goes on with all. An interrupt keeps the best so far. If ``tied``, lengthscales of
+    features keep their proportions unless one for each gains more than it would by chance.
     """
-    rng, subset = np.random.default_rng(seed), subset_of_rows(rows, seed)
-    restarts = [settings.restarts] if settings.learn else []
+    subset, tried = subset_of_rows(rows, seed), set[int]()
+
+    def rough(tolerance: float) -> ClassifierSettings:
+        # A natural gradient of length r promises r²/2 nats: a tenth of the tolerance is left to gain.
+        return replace(settings, tol=max(settings.tol, np.sqrt(tolerance / 5))) if settings.learn else settings
+
+    def likeliest(start: LatentCandidate) -> LatentCandidate:
+        evidence = BoundEvidence(subset, rough(TOLERANCE_NATS), seed, start, run)
+        for multiplier in LENGTH_MULTIPLIERS:
+            evidence.infer(type(start.kernel)(multiplier * start.kernel.lengthscale, start.kernel.variance))
+        return evidence.best
 
     def score(candidate: LatentCandidate, rung: tuple[LatentRows, float]) -> np.ndarray:
         some, tolerance = rung
-        # A natural gradient of length r promises r²/2 nats: a tenth of the tolerance is left to gain.
-        rough = replace(settings, tol=max(settings.tol, np.sqrt(tolerance / 5))) if settings.learn else settings
         with jax.enable_x64(True), enough_threads(len(some.inputs)):
-            evidence, start = BoundEvidence(some, rough, seed, candidate, run), candidate.kernel
+            evidence, start = BoundEvidence(some, rough(tolerance), seed, candidate, run), candidate.kernel
             if settings.learn:
                 deviation = PRIOR_DEVIATION if tied and not candidate.tied else np.inf
                 bound = LogPosterior(evidence, start, tied=candidate.tied, deviation=deviation)
@@ -152,22 +160,19 @@ def learn(
     def refine(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[LatentCandidate]:
         winner, rows = best.candidate, rung[0]
         # No bound is above zero: what is left to gain may be less than what must be gained.
-        if not (winner.tied and tied and settings.learn and 0 < penalty(rows) < best.loss):
+        if not (winner.tied and tied and settings.learn and 0 < penalty(rows) < best.loss) or len(rows.inputs) in tried:
             return []
+        tried.add(len(rows.inputs))
         lengthscale = np.broadcast_to(winner.kernel.lengthscale, rows.inputs.shape[1:])
         return [replace(winner, kernel=type(winner.kernel)(lengthscale, winner.kernel.variance), tied=False)]
-
-    def propose(best: Entry[LatentCandidate], rung: tuple[LatentRows, float]) -> list[LatentCandidate]:
-        count = restarts.pop() if restarts else 0  # on the first rung alone
-        around = LogPosterior(rung[0], best.candidate.kernel, tied=best.candidate.tied)
-        return [LatentCandidate(around.draw(rng, np.log(4.0)), best.candidate.tied) for _ in range(count)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
         first = [(subset, TOLERANCE_NATS)] if settings.learn or subset is not rows else []
         rungs = [*first, (rows, min(TOLERANCE_NATS, settings.tol))]
         starts = [LatentCandidate(kernel, tied) for kernel in kernels]
-        race(starts, score, rungs, refine=refine, propose=propose, parallel=parallel)
+        starts = list(map(likeliest, starts)) if tied and settings.learn else starts
+        race(starts, score, rungs, refine=refine, parallel=parallel)
         run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
     best = run.kept
     return replace(best, posterior=best.posterior._replace(status=Status.INTERRUPTED)) if run.interrupted else best

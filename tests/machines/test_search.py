@@ -1,6 +1,7 @@
 """The choice of a kernel and a ridge: it beats where it starts, finds what matters, and takes what is given."""
 
 import signal
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
-from thalweg.machines import Auto, HuberLoss, LogisticLoss, Settings, SquaredLoss, Table, fit
+from thalweg.machines import Auto, HuberLoss, LogisticLoss, Settings, SoftmaxLoss, SquaredLoss, Table, fit
 from thalweg.machines.search import choose_kernel, make_rungs
 
 SQUARED = Settings(loss=SquaredLoss())
@@ -55,7 +56,7 @@ def _median(x):
 def test_a_kernel_and_a_ridge_that_are_given_are_taken_as_they_are():
     table = numbers(*three_of_fifty(100))
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian(3.0), alpha=0.7)
-    kernel, alpha, frame, _ = choose_kernel(table, settings, 0)
+    kernel, alpha, frame, *_ = choose_kernel(table, settings, 0)
     assert (kernel, alpha) == (settings.kernel, 0.7)
     assert frame is table.frame
 
@@ -67,7 +68,7 @@ def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found(rows):
     chosen = []
     for noise in (0.01, 1.0):
         y = np.sin(x[:, 0]) + noise * rng.normal(size=rows)
-        kernel, alpha, _, _ = choose_kernel(numbers(x, y), Settings(loss=SquaredLoss(), kernel=Gaussian(1.0)), 0)
+        kernel, alpha, *_ = choose_kernel(numbers(x, y), Settings(loss=SquaredLoss(), kernel=Gaussian(1.0)), 0)
         assert float(kernel.lengthscale) == 1.0
         chosen.append(alpha)
     assert chosen[1] > 10 * chosen[0]
@@ -77,7 +78,7 @@ def test_a_bandwidth_and_a_ridge_that_are_given_stay():
     x, y = three_of_fifty(200)
     table = numbers(x[:, :3], y)
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian, bandwidth=0.5, alpha=0.3, metric="none")
-    kernel, alpha, frame, _ = choose_kernel(table, settings, 0)
+    kernel, alpha, frame, *_ = choose_kernel(table, settings, 0)
     assert alpha == pytest.approx(0.3)
     framed_rows = frame.apply(table.x)
     distances = np.sqrt(np.sum((framed_rows[:, None] - framed_rows[None]) ** 2, axis=2))[np.triu_indices(200, 1)]
@@ -192,7 +193,7 @@ def test_the_family_follows_the_smoothness_of_the_function():
 def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
     x = np.random.default_rng(0).normal(size=(rows, 2))
     settings = Settings(loss=SquaredLoss(), kernel=Laplacian)
-    kernel, alpha, _, _ = choose_kernel(framed(numbers(x, np.sin(x[:, 0]))), settings, 0)
+    kernel, alpha, *_ = choose_kernel(framed(numbers(x, np.sin(x[:, 0]))), settings, 0)
     assert isinstance(kernel, Laplacian)
     assert alpha < 1e-2
 
@@ -200,7 +201,7 @@ def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
 def test_few_rows_have_plain_values():
     x, y = three_of_fifty(9)
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian, plain_bandwidth=2.0)
-    kernel, alpha, frame, _ = choose_kernel(framed(numbers(x, y)), settings, 0)
+    kernel, alpha, frame, *_ = choose_kernel(framed(numbers(x, y)), settings, 0)
     assert alpha == pytest.approx(0.01)
     rows = frame.apply(x)
     distances = np.sqrt(np.sum((rows[:, None] - rows[None]) ** 2, axis=2))[np.triu_indices(9, 1)]
@@ -313,3 +314,15 @@ def test_a_full_metric_of_many_features_is_compared_with_others_of_its_kind():
     )
     assert found.frame.metric.shape == (80, 80)
     assert np.isfinite(found.loss)
+
+
+def test_a_loss_of_probabilities_wins_where_squares_cannot_follow():
+    """Labels by the distance from the centre have log-odds like parabolas; labels of nothing are left to squares."""
+    x = np.random.default_rng(0).normal(size=(600, 4))
+    shells = np.digitize(np.sum(x**2, axis=1), [2.4, 4.4])
+    table = Table(x, shells, np.ones(600), codes=2 * np.eye(3) - 1)
+    settings = Settings(loss=SquaredLoss(), rival=SoftmaxLoss(), kernel=Gaussian)
+    assert isinstance(choose_kernel(framed(table), settings, 0).rival, SoftmaxLoss)
+    noise = replace(table, targets=np.random.default_rng(1).integers(0, 2, 600), codes=np.array([[-1.0], [1.0]]))
+    settings = replace(settings, rival=LogisticLoss())
+    assert choose_kernel(framed(noise), settings, 0).rival is None

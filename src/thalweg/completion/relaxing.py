@@ -260,11 +260,7 @@ def suited(shape: tuple[int, int]) -> Way:
 
 
 def relax(
-    ratings: Ratings,
-    options: Relaxation,
-    way: Way | None = None,
-    verbose: bool = False,
-    start: Filled | None = None,
+    ratings: Ratings, options: Relaxation, way: Way | None = None, verbose: bool = False, start: Filled | None = None
 ) -> CompletionResult:
     """Minimise smoothed nuclear norm and misfit, from additive effects of rows and columns or from an earlier result.
 

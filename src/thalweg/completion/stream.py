@@ -117,11 +117,7 @@ def _with_rows(old: SideVectors, information: np.ndarray, cells: csr_matrix) -> 
 
 @enough_threads(1)
 def _updated(
-    old: SideVectors,
-    other: SideVectors,
-    ratings: Ratings,
-    model: Completed,
-    new_rows: np.ndarray | None = None,
+    old: SideVectors, other: SideVectors, ratings: Ratings, model: Completed, new_rows: np.ndarray | None = None
 ) -> SideVectors:
     """Return a side after ratings of some of its rows; of new ones, after what cells without ratings say too."""
     layout, chosen = old.layout, np.unique(ratings.rows) if new_rows is None else new_rows

@@ -11,9 +11,7 @@ PEOPLE, FILMS, KNOWN = 90, 60, 0.25
 
 
 @experiment(
-    "demo-completion",
-    title="A matrix of ratings, completed, with an interval for every cell",
-    paper="Demonstration",
+    "demo-completion", title="A matrix of ratings, completed, with an interval for every cell", paper="Demonstration"
 )
 def completion(section: Section) -> None:
     """Hide three ratings in four, predict them, and count how often intervals hold."""

@@ -16,12 +16,7 @@ _PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8
 
 
 def write_page(
-    path: Path,
-    title: str,
-    introduction: str,
-    sections: Sequence[Section],
-    *,
-    summary: Mapping[str, Any] | None = None,
+    path: Path, title: str, introduction: str, sections: Sequence[Section], *, summary: Mapping[str, Any] | None = None
 ) -> None:
     """Write a page of HTML: contents, then the prose, tables and plots of each section in order.
 

@@ -17,11 +17,7 @@ __all__ = ["as_optax"]
 
 
 def as_optax(
-    *,
-    step: Any,
-    term: Term | None = None,
-    divergence: Divergence | None = None,
-    momentum: Momentum | None = None,
+    *, step: Any, term: Term | None = None, divergence: Divergence | None = None, momentum: Momentum | None = None
 ) -> Any:
     """Return a descent as an Optax gradient transformation, updates being x⁺ − x.
 

@@ -80,5 +80,4 @@ def _roots_of_primes(count: int) -> np.ndarray:
     is_prime[:2] = False
     for factor in range(2, int(np.sqrt(most)) + 1):
         is_prime[factor * factor :: factor] = False
-    roots = np.sqrt(np.flatnonzero(is_prime)[:count])
-    return np.floor((roots % 1) * 2.0**32).astype(np.uint32)
+    return np.floor((np.sqrt(np.flatnonzero(is_prime)[:count]) % 1) * 2.0**32).astype(np.uint32)

@@ -74,8 +74,7 @@ def joint_inner(a: Any, b: Any) -> Any:
     >>> joint_inner(np.ones((2, 3)), np.ones((2, 3)))
     array([6., 6., 6.])
     """
-    xp = namespace(a)
-    return xp.full(a.shape[1], (a * b).sum(), a.dtype)
+    return namespace(a).full(a.shape[1], (a * b).sum(), a.dtype)
 
 
 def conjugate_gradients(

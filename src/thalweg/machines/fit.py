@@ -84,6 +84,9 @@ def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | No
     with Run("kernel machine", bar=settings.progress) as run:
         clipped = clip_targets(table, settings)
         model = initial_model(without_outliers(table, clipped), settings, len(table), seed, initial)
+        if type(model.learner.machine.loss) is type(settings.rival):
+            settings, table = replace(settings, loss=settings.rival), table.of_shares()
+            clipped = table
         run.say(f"{model.kernel}, alpha {model.alpha:.3g}")
         if run.interrupted:  # in the search
             order = table.shuffled([seed, 1])[:FIRST_RUNG]

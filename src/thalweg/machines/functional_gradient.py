@@ -279,9 +279,7 @@ def _move(
     kept = jnp.where(fold, scale, 1)
     scale = jnp.where(fold, 1, scale)
     weights, drift = jax.lax.cond(
-        fold,
-        lambda: (kept * expansion.weights, kept * expansion.drift),
-        lambda: (expansion.weights, expansion.drift),
+        fold, lambda: (kept * expansion.weights, kept * expansion.drift), lambda: (expansion.weights, expansion.drift)
     )
     k = choice.block
     blocks = (

@@ -29,7 +29,7 @@ from thalweg.linalg import (
     low_rank,
     nystrom_features,
 )
-from thalweg.linalg.arrays import matmul
+from thalweg.linalg.arrays import matmul, namespace
 from thalweg.linalg.cg import CGResult, columns_inner
 from thalweg.machines.losses import Loss
 from thalweg.rows import Duplicates
@@ -350,8 +350,7 @@ class Newton:
 
 
 def _project(counted: Any, block: Any) -> Any:
-    xp = np if isinstance(block, np.ndarray) else jnp
-    return xp.where(counted, block, 0)
+    return namespace(block).where(counted, block, 0)
 
 
 def _project_centred(counted: Any, block: Any) -> Any:

@@ -255,6 +255,8 @@ class Settings:
     ----------
     loss
         A loss that fits the targets.
+    rival
+        A loss of probabilities that is taken instead of the squared one, where it predicts labels better.
     kernel
         A kernel; or a class of them, whose lengthscale is ``bandwidth`` times the median distance between rows; None
         chooses among the :attr:`families`.
@@ -281,6 +283,7 @@ class Settings:
     """
 
     loss: Loss
+    rival: Loss | None = None
     kernel: Any = None
     bandwidth: float | str = "auto"
     metric: str = "auto"

@@ -49,7 +49,10 @@ def initial_model(
         frame = table.fit_frame()
         # A kernel that was given, or a lengthscale, is for features as they are.
         table = table.with_frame(replace(frame, spread=None) if given or settings.bandwidth != "auto" else frame)
-        kernel, alpha, frame, loss = choose_kernel(table if given else table.in_binary_scales(), settings, seed)
+        searched = table if given else table.in_binary_scales()
+        kernel, alpha, frame, loss, rival = choose_kernel(searched, settings, seed)
+        if rival is not None:
+            settings, table = replace(settings, loss=rival), table.of_shares()
         double = needs_double(total, settings, alpha / float(np.mean(table.weights)))
         dtype = np.float64 if double else np.float32
         with jax.enable_x64(double):

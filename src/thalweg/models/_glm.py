@@ -201,8 +201,7 @@ class GeneralisedLinearModel(Storable):
             The posterior probability of each interval.
         """
         check_is_fitted(self)
-        level = float(number("level", level, above=0, below=1))
-        return self._marginals().interval(level)
+        return self._marginals().interval(float(number("level", level, above=0, below=1)))
 
     def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
         """Draws from the posterior.

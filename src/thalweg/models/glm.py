@@ -142,8 +142,7 @@ class BernoulliGLM(Classifier):
         X, offset
             As in :meth:`fit`.
         """
-        second = self._predicted(X, offset)
-        return self.classes_[(second > 0.5).astype(int)]
+        return self.classes_[(self._predicted(X, offset) > 0.5).astype(int)]
 
     def _target_model(self) -> linear.TargetModel:
         return linear.BinaryTargets()
@@ -233,8 +232,7 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        most_probable = np.argmax(self.predict_proba(X), axis=1)
-        return self.classes_[most_probable]
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.
@@ -244,8 +242,7 @@ class CategoricalGLM(Classifier):
         level
             The posterior probability of each interval.
         """
-        intervals = super().interval(level)
-        return intervals.reshape(len(self.classes_), -1, 2)
+        return super().interval(level).reshape(len(self.classes_), -1, 2)
 
     def _coefficient_names(self) -> list[str]:
         names = super()._coefficient_names()

@@ -55,8 +55,7 @@ def lattice(kernel: Kernel, inputs: np.ndarray) -> Grid:
         # Sizes that are products of small primes are transformed quickly.
         shape = [scipy.fft.next_fast_len(int(min(size, 1e12)), real=True) for size in box + 2 * margin]
         if np.prod(np.array(shape, float)) <= MAX_NODES:
-            origin = low - (np.array(shape) - box + 4) / 2 * spacing
-            return Grid(origin, spacing, shape)
+            return Grid(low - (np.array(shape) - box + 4) / 2 * spacing, spacing, shape)
         nodes *= 0.9
 
 

@@ -90,6 +90,11 @@ class Table:
         """The total weight of each label; None where targets are numbers."""
         return None if self.codes is None else np.bincount(self.targets, self.weights, len(self.codes))
 
+    def of_shares(self) -> "Table":
+        """Return the table with codes of 0 and 1, which losses of probabilities take, instead of −1 and 1."""
+        assert self.codes is not None
+        return replace(self, codes=(self.codes + 1) / 2)
+
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
         """Return features of chosen rows, dense and in the frame."""
         return as_dense("X", self._read(indices), dtype, self.frame)

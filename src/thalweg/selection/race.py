@@ -257,5 +257,4 @@ def _level(
     # The best of a kind comes last, and replaces those before it.
     kinds = {kind(one.candidate): one for one in sorted(near, key=lambda entry: -entry.loss)}
     kinds.pop(kind(best.candidate), None)
-    others = sorted(kinds.values(), key=lambda entry: entry.loss)
-    return [best, *others[: survivors - 1]]
+    return [best, *sorted(kinds.values(), key=lambda entry: entry.loss)[: survivors - 1]]

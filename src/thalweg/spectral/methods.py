@@ -259,11 +259,7 @@ def _batches(first: Estimate, target: Target | None, rounding: float) -> tuple[i
 
 
 def refine(
-    draw: Callable[[int], Estimate],
-    first: Estimate,
-    target: Target | None,
-    budget: int | None,
-    rounding: float = 0.0,
+    draw: Callable[[int], Estimate], first: Estimate, target: Target | None, budget: int | None, rounding: float = 0.0
 ) -> Estimate:
     """Average as many batches as the first one says it takes; ``draw(i)`` makes the i-th."""
     wanted, status = _batches(first, target, rounding)

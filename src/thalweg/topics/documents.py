@@ -309,12 +309,7 @@ def learn(
 
 @quick_jit(lambda *_: True, loops=has_long_loops, static_argnames=("method", "exact"))
 def _posteriors(
-    pages: Pages,
-    topics: Float[Array, "v k"],
-    prior: DocumentPrior,
-    plan: StepPlan,
-    method: str,
-    exact: bool,
+    pages: Pages, topics: Float[Array, "v k"], prior: DocumentPrior, plan: StepPlan, method: str, exact: bool
 ) -> TopicPosteriors:
     words = DocumentWords.of(pages, topics, len(prior.means))
     return infer(words, prior, prior.means, plan, method=METHODS[method], exact=exact, shared_nodes=True)[0]

@@ -82,8 +82,7 @@ def _sweep(
     cumulate = jnp.triu(jnp.ones((topics.shape[1],) * 2, topics.dtype))
     weights = proportions[pages.document, 0][:, :, None] * cumulate[None]
     cumulative = (words.chances @ weights).reshape(-1, topics.shape[1])[tokens]
-    topic = jnp.sum(cumulative[:, :-1] < (uniforms * cumulative[:, -1])[:, None], axis=1)
-    return state, topic
+    return state, jnp.sum(cumulative[:, :-1] < (uniforms * cumulative[:, -1])[:, None], axis=1)
 
 
 @dataclass
@@ -214,11 +213,7 @@ def log_marginal(words: Float[np.ndarray, "v k"], concentration: float) -> float
 
 
 def refined(
-    counts: csr_array,
-    design: Float[np.ndarray, "n p"],
-    state: Topics,
-    settings: TopicSettings,
-    seed: int,
+    counts: csr_array, design: Float[np.ndarray, "n p"], state: Topics, settings: TopicSettings, seed: int
 ) -> tuple[Topics, Effects | None]:
     """Return what has been learned with its means over a chain, and effects where there are covariates.
 

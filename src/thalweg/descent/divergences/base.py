@@ -105,11 +105,7 @@ _table: list[_Entry] = []
 
 
 def closed_form(
-    divergence: type[Divergence],
-    term: type[Term],
-    *,
-    when: Condition = lambda divergence, term: True,
-    note: str = "",
+    divergence: type[Divergence], term: type[Term], *, when: Condition = lambda divergence, term: True, note: str = ""
 ) -> Callable[[Rule], Rule]:
     """Register the closed-form step of a pair (D, h).
 

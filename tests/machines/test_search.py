@@ -9,7 +9,7 @@ import pytest
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
-from thalweg.machines import Auto, HuberLoss, LogisticLoss, Settings, SoftmaxLoss, SquaredLoss, Table, fit
+from thalweg.machines import Auto, HuberLoss, LogisticLoss, Settings, SquaredLoss, Table, fit
 from thalweg.machines.search import choose_kernel, make_rungs
 
 SQUARED = Settings(loss=SquaredLoss())
@@ -318,11 +318,10 @@ def test_a_full_metric_of_many_features_is_compared_with_others_of_its_kind():
 
 def test_a_loss_of_probabilities_wins_where_squares_cannot_follow():
     """Labels by the distance from the centre have log-odds like parabolas; labels of nothing are left to squares."""
-    x = np.random.default_rng(0).normal(size=(600, 4))
-    shells = np.digitize(np.sum(x**2, axis=1), [2.4, 4.4])
-    table = Table(x, shells, np.ones(600), codes=2 * np.eye(3) - 1)
-    settings = Settings(loss=SquaredLoss(), rival=SoftmaxLoss(), kernel=Gaussian)
-    assert isinstance(choose_kernel(framed(table), settings, 0).rival, SoftmaxLoss)
-    noise = replace(table, targets=np.random.default_rng(1).integers(0, 2, 600), codes=np.array([[-1.0], [1.0]]))
-    settings = replace(settings, rival=LogisticLoss())
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 8))
+    table = Table(x, (np.sum(x**2, axis=1) > 7.3).astype(int), np.ones(400), codes=np.array([[-1.0], [1.0]]))
+    settings = Settings(loss=SquaredLoss(), rival=LogisticLoss(), kernel=Gaussian)
+    assert isinstance(choose_kernel(framed(table), settings, 0).rival, LogisticLoss)
+    noise = replace(table, targets=rng.integers(0, 2, 400))
     assert choose_kernel(framed(noise), settings, 0).rival is None

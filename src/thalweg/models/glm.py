@@ -142,7 +142,8 @@ class BernoulliGLM(Classifier):
         X, offset
             As in :meth:`fit`.
         """
-        return self.classes_[(self._predicted(X, offset) > 0.5).astype(int)]
+        second = self._predicted(X, offset)
+        return self.classes_[(second > 0.5).astype(int)]
 
     def _target_model(self) -> linear.TargetModel:
         return linear.BinaryTargets()
@@ -232,7 +233,8 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        most_probable = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[most_probable]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.

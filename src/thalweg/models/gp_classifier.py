@@ -183,7 +183,8 @@ class GPClassifier(ClassifierMixin, Storable):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable classes."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[best]
 
     def _settings(self) -> processes.ClassifierSettings:
         likelihood = _LINKS[self.likelihood]() if isinstance(self.likelihood, str) else self.likelihood

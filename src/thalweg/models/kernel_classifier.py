@@ -155,7 +155,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes of the largest values."""
-        return self.classes_[predicted_labels(self._decisions(X))]
+        labels = predicted_labels(self._decisions(X))
+        return self.classes_[labels]
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:

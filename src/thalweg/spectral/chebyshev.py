@@ -201,8 +201,7 @@ def _chop(coefficients: np.ndarray, scale: float) -> np.ndarray:
     # The upper half of the grid's coefficients holds nothing but rounding: it measures the floor.
     floor = max(4 * EPS * np.max(size), 2.0 * np.max(size[coefficients.size // 2 :]))
     above = np.nonzero(size > min(floor, 64 * EPS * scale))[0]
-    last = int(above[-1]) if above.size else 0
-    return coefficients[: last + 1].copy()
+    return coefficients[: above[-1] + 1 if above.size else 1].copy()
 
 
 def _locate_trouble(on_unit: Callable[[Any], np.ndarray]) -> float:

@@ -157,5 +157,4 @@ def _rayleigh_quotient(dense: np.ndarray, root: np.ndarray, index: int) -> float
     """Return vᵀAv/vᵀv for the vector v that shows that an A whose pivot of that index is lost is not positive."""
     before = scipy.linalg.cho_solve((root[:index, :index], True), dense[:index, index], check_finite=False)
     vector = np.append(-before, 1.0) / max(np.max(np.abs(before), initial=0.0), 1.0)
-    leading = dense[: index + 1, : index + 1]
-    return float(vector @ (leading @ vector) / (vector @ vector))
+    return float(vector @ (dense[: index + 1, : index + 1] @ vector) / (vector @ vector))

@@ -142,8 +142,7 @@ def _cells(law: Law, strata: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     edges = np.unique(np.concatenate([survival, np.arange(strata + 1) / strata]))
     middle = 0.5 * (edges[1:] + edges[:-1])
     degree = survival.size - np.searchsorted(survival, middle, side="right")
-    stratum = np.minimum((middle * strata).astype(int), strata - 1)
-    return np.diff(edges), stratum, degree
+    return np.diff(edges), np.minimum((middle * strata).astype(int), strata - 1), degree
 
 
 def _within(length: np.ndarray, stratum: np.ndarray, g: np.ndarray, h: np.ndarray, strata: int) -> float:

@@ -123,8 +123,7 @@ def _leading_eigenvectors(
     for _ in range(SUBSPACE_ITERATIONS):
         block = np.linalg.qr(product(block))[0]
     values, vectors = np.linalg.eigh(block.T @ product(block))
-    leading = np.argsort(-values)[:rank]
-    return block @ vectors[:, leading[: max(np.count_nonzero(values > 0), 1)]]
+    return block @ vectors[:, np.argsort(-values)[: min(rank, max(np.count_nonzero(values > 0), 1))]]
 
 
 def _corners(rows: np.ndarray, candidates: np.ndarray, count: int) -> Int[np.ndarray, " k"]:

@@ -1,7 +1,7 @@
 """Bare calls of the nine tabular estimators on families that nothing was tuned for, against peers' bare calls.
 
-Thirty-three families, drawn anew with each seed, of 300 and 1,500 rows; errors are of 2,000 new rows. Labels: the share that
-is missed, by ``KernelClassifier`` and ``GPClassifier`` (300 rows), against HistGradientBoosting, LightGBM, SVC and
+33 families, drawn anew with each seed, of 300 and 1,500 rows; errors are of 2,000 new rows. Labels: the share that is
+missed, by ``KernelClassifier`` and ``GPClassifier`` (300 rows), against HistGradientBoosting, LightGBM, SVC and
 logistic regression of standardised columns, and scikit-learn's Gaussian process (300 rows). Numbers: root mean squared
 errors of ``KernelRegressor`` and ``GPRegressor`` against boosting, SVR, ridge regression by cross-validation and
 scikit-learn's Gaussian process (300 rows); and the share of new targets in their 90 % intervals. Rows that a GLM draws:

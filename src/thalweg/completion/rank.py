@@ -24,7 +24,7 @@ MAX_RACED_RATINGS = 100_000
 
 RACE_SWEEPS = 25
 """Sweeps after which candidates are compared. With half as many, candidates with useful factors can still be behind
-those with none, but for how they rank counts; of few ratings, which take no time, so they can with as many."""
+those with none, but for how they rank counts. With few ratings that happens after as many, too: they have more."""
 
 RACE_RATIO = 3
 """The ratio of two numbers of factors that race. Twice as large, the best may lie between two candidates."""

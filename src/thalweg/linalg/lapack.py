@@ -10,9 +10,9 @@ from scipy.linalg import cython_lapack
 
 from thalweg.threads import ahead
 
-SMALL = 1000
-"""Rows up to which a routine ends in no time. Python hears of Ctrl-C when a call ends: a larger one is left to another
-thread, for which an interrupt does not wait."""
+QUICK_ROWS = 1000
+"""Rows up to which a routine ends in tens of milliseconds. Python hears of Ctrl-C when a call ends: one of more rows is
+left to another thread, for which an interrupt does not wait."""
 
 
 def call(routine: str, *arguments: Any) -> bool:
@@ -34,7 +34,7 @@ def call(routine: str, *arguments: Any) -> bool:
         found = ", ".join(f"{array.shape} of {array.dtype}" for array, _ in arrays)
         raise ValueError(f"matrices must be square, of one size, and of float32 or float64, found {found}")
     act, given = _load(("s" if dtype.char == "f" else "d") + routine), (*map(_pointer, arguments), ctypes.byref(failed))
-    if len(arrays[0][0]) > SMALL:
+    if len(arrays[0][0]) > QUICK_ROWS:
         list(ahead(lambda given: act(*given[0]), [(given, arguments)]))
     else:
         act(*given)

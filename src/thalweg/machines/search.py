@@ -274,9 +274,8 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         result = _race(search, rungs, _least_miss(table))
         best, interrupted = result.best.candidate, result.interrupted
         loss = result.best.loss / best.metric.chance(len(result.best.losses))
-    last, rival = rungs[-1], settings.rival if search.moves_ridge and len(rungs[-1].x) >= MIN_ROWS else None
-    if len(table) * table.outputs > MAX_FACTORISED_ROWS or interrupted:
-        rival = None
+    last, few = rungs[-1], len(table) * table.outputs <= MAX_FACTORISED_ROWS and not interrupted
+    rival = settings.rival if few and search.moves_ridge and len(last.x) >= MIN_ROWS else None
     if rival is not None:
         rungs = [Rung(rung.x, rung.y / 2, rung.weights) for rung in rungs]  # codes of 0 and 1 instead of −1 and 1
         table = table.of_shares()

@@ -256,7 +256,8 @@ class Settings:
     loss
         A loss that fits the targets.
     rival
-        A loss of probabilities that is taken instead of the squared one, where it predicts labels better.
+        A loss of probabilities that :func:`~thalweg.machines.fit` takes instead of the squared one, for codes of −1 and
+        1, where it predicts labels better.
     kernel
         A kernel; or a class of them, whose lengthscale is ``bandwidth`` times the median distance between rows; None
         chooses among the :attr:`families`.
@@ -296,6 +297,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         instance("loss", self.loss, Loss, "SquaredLoss()")
+        instance("rival", self.loss if self.rival is None else self.rival, Loss, "LogisticLoss()")
         if self.kernel is not None:
             object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
         one_of("metric", self.metric, METRICS)

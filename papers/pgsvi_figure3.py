@@ -27,6 +27,7 @@ from thalweg.topics import (
     TopicSettings,
     continue_topics,
     document_completion,
+    starting_topics,
 )
 
 INFERENCE = {
@@ -208,7 +209,7 @@ class TopicStream:
     def partial_fit(self, counts: csr_array) -> "TopicStream":
         """Make one pass."""
         table, count = csr_array(counts, dtype=np.float32), counts.shape[0]
-        state = self.state or Topics.start(table, 1, self.settings.topics)
+        state = self.state or Topics.start(table, 1, starting_topics(table, self.settings.topics)[0])
         seed = self.seed + state.batches
         self.state = continue_topics(state, table, np.ones((count, 1)), self.settings, seed, of=float(count))
         self.components_ = self.state.components(self.settings.smoothing).T

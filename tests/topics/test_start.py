@@ -29,7 +29,7 @@ def test_anchors_are_found_under_what_all_topics_share():
     topics = background_and_own(rng)
     shares = rng.dirichlet(np.full(TOPICS, 0.3), size=3000)
     counts = csr_array(np.stack([rng.multinomial(60, p) for p in shares @ topics]))
-    found = start.starting_topics(counts, TOPICS)
+    found = start.starting_topics(counts, TOPICS)[0]
     assert likeness(found[:, 30:], topics[:, 30:]).min() > 0.97
     assert likeness(found, topics).min() > 0.97
 
@@ -52,4 +52,4 @@ def test_a_rare_topic_of_short_documents_is_among_the_starts(seed):
     shares = softmax(rng.normal(size=(800, 4)) - [2.0, 0, 0, 0], axis=1)
     counts = csr_array(np.stack([rng.multinomial(30, p / p.sum()) for p in shares @ topics]))
     unit = lambda rows: rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-    assert max(np.max(unit(given) @ unit(topics[0])) for given in start.starts(counts, 4)) > 0.88
+    assert max(np.max(unit(given) @ unit(topics[0])) for given in start.starting_topics(counts, 4)) > 0.88

@@ -50,8 +50,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
     max_iter
         The most passes over the documents.
     tol
-        Passes end when held-out documents are predicted no better than this, in nats a word, than five passes before.
-        Of fewer than 200 documents none is held out, and the bound of all is used.
+        Passes end when the last five gained less than this each in the mean, in nats a word, of the bound on log p.
     step
         How far a step of a posterior goes to where its gradient says, at most 1.
     samples
@@ -78,7 +77,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
     coefficients_ : array (n_covariates, n_components)
         Cᵀ without μ, in the covariates' units.
     history_ : list of float
-        Mean log p of a held-out word (see ``tol``), pass by pass; without held-out documents the bound on it.
+        The bound on the mean log p of a word, pass by pass.
     n_iter_ : int
         Passes; once ``partial_fit`` has learned, batches that were learned from, those of passes included.
     n_features_in_, feature_names_in_
@@ -117,7 +116,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
     smoothing: float = 0.2
     batch_size: int = 2048
     max_iter: int = 100
-    tol: float = 2e-4
+    tol: float = 4e-4
     step: float = 0.9
     samples: int = 4
     decay: float = 0.6

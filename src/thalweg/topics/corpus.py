@@ -15,19 +15,14 @@ from thalweg.topics.documents import LEAST_PROBABILITY, BatchStatistics, StepPla
 from thalweg.topics.expectations import METHODS
 from thalweg.topics.pages import DocumentBatch, make_batches
 from thalweg.topics.prevalence import Prevalence, TopicMoments
-from thalweg.topics.start import starting_topics, starts
+from thalweg.topics.start import starting_topics
 
 __all__ = ["LearnedTopics", "TopicSettings", "Topics", "fit_topics"]
 
-MAX_RACE_TOKENS = 150_000
-"""In fewer tokens co-occurrences are noisy, and several starts are raced; in more the first one is as good as any, and
-a race would take a third of the time."""
-RACE_PASSES = 20
-"""Passes over the documents before starts are compared: some good ones learn slowly. Doubled, a fit to few documents
-takes almost twice as long."""
+RACE_PASSES = 5
+"""Passes over the first batch before starts are compared: with three a start that learns fast and ends badly wins."""
 SETTLING_PASSES = 5
-"""Passes over the first documents of a stream after its start, and over all documents once those held out have shown
-convergence. Doubled, streams start twice as slowly."""
+"""Passes over the first documents of a stream after its start. Doubled, streams start twice as slowly."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +30,8 @@ class TopicSettings:
     """How topics are learned.
 
     ``step`` and ``samples`` are those of documents' posteriors, ``decay`` makes the n-th batch count n^−decay of what
-    was learned before, ``smoothing`` is the Dirichlet prior of topics in words, ``patience`` how many passes may go by
-    without a gain of ``tolerance`` nats a token.
+    was learned before, ``smoothing`` is the Dirichlet prior of topics in words, ``patience`` over how many passes a
+    gain is measured that must be ``tolerance`` nats a token each.
 
     Examples
     --------
@@ -51,7 +46,7 @@ class TopicSettings:
     smoothing: float = 0.2
     batch_size: int = 2048
     passes: int = 100
-    tolerance: float = 2e-4
+    tolerance: float = 4e-4
     step: float = 0.9
     samples: int = 4
     decay: float = 0.6
@@ -62,8 +57,6 @@ class TopicSettings:
     fixed_prior_batches: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
     patience: int = 5
-    least_held_out: int = 20
-    """Documents held out to see convergence, a tenth of all, or none if that is fewer: those predict too little."""
     draws: int = 80
     """From the joint posterior, after the passes."""
     verbose: bool = False
@@ -103,7 +96,7 @@ class Topics(NamedTuple):
 
     Examples
     --------
-    >>> Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2).components(0.1).sum(axis=0).round(3).tolist()
+    >>> Topics.start(csr_array(np.eye(4, dtype=int)), 1, np.full((2, 4), 0.25)).components(0.1).sum(axis=0).round(3).tolist()
     [1.0, 1.0]
     """
 
@@ -118,10 +111,10 @@ class Topics(NamedTuple):
     """Those of a stream that has had few so far."""
 
     @classmethod
-    def start(cls, counts: csr_array, covariates: int, topics: int, given: np.ndarray | None = None) -> "Topics":
-        """Start from given topics, else from anchor words, before any posterior."""
-        length = counts.sum() / max(counts.shape[0], 1)
-        words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
+    def start(cls, counts: csr_array, covariates: int, given: Float[np.ndarray, "k v"]) -> "Topics":
+        """Start from given topics, before any posterior."""
+        length, topics = counts.sum() / max(counts.shape[0], 1), len(given)
+        words = given.T * (length / topics)
         moments = TopicMoments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
         return cls(words.astype(np.float32), moments, Prevalence.start(covariates, topics), 0, float(counts.shape[0]))
 
@@ -168,7 +161,7 @@ class LearnedTopics:
 
     Examples
     --------
-    >>> LearnedTopics(Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2), []).converged
+    >>> LearnedTopics(Topics.start(csr_array(np.eye(4, dtype=int)), 1, np.full((2, 4), 0.25)), []).converged
     False
     """
 
@@ -186,91 +179,52 @@ class EMState(NamedTuple):
 
 
 class Corpus:
-    """Documents in batches of one shape, of which some may be held out to see convergence.
+    """Documents in batches of one shape."""
 
-    Half of the words of a held-out document are read with the others of its batch, and do not count; the other half are
-    predicted.
-    """
-
-    def __init__(self, counts: csr_array, design: np.ndarray, settings: TopicSettings, holds_out: bool = True) -> None:
+    def __init__(self, counts: csr_array, design: np.ndarray, settings: TopicSettings) -> None:
         self.counts, self.design, self.settings = counts, design, settings
-        rng = np.random.default_rng(0)  # the same documents whatever the seed
         count = counts.shape[0]
-        held = count // 10 if holds_out else 0
-        self.held_out = rng.permutation(count) < (held if held >= settings.least_held_out else 0)
-        observed, self.hidden = _halves(counts, self.held_out, rng)
-        if not self.hidden.sum():  # fractions of words have no halves
-            observed, self.held_out = counts, np.zeros_like(self.held_out)
-        self.parts = np.array_split(rng.permutation(count), max(1, round(count / settings.batch_size)))
-        self._make_batches(observed)
-
-    def _make_batches(self, counts: csr_array) -> None:
-        self.tokens = float(counts[~self.held_out].sum())
-        batches = make_batches(counts, self.design, self.parts, ~self.held_out)
+        # The same batches whatever the seed.
+        self.parts = np.array_split(np.random.default_rng(0).permutation(count), max(1, round(count / settings.batch_size)))
+        self.tokens = max(float(counts.sum()), 1.0)
+        batches = make_batches(counts, design, self.parts)
         self.batches = [batch._replace(pages=jax.device_put(batch.pages)) for batch in batches]
-
-    def use_all(self) -> None:
-        """Learn from the documents that were held out too."""
-        self.held_out = np.zeros_like(self.held_out)
-        self._make_batches(self.counts)
 
     def start(self, given: Float[np.ndarray, "k v"]) -> EMState:
         """Start from given topics, with posteriors at the prior."""
         none = np.zeros((len(self.batches[0].counted), len(given)), np.float32)
-        first = Topics.start(self.counts, self.design.shape[1], len(given), given)
+        first = Topics.start(self.counts, self.design.shape[1], given)
         return EMState(first, tuple(none for _ in self.parts))
 
-    def run_pass(self, state: EMState, rng: np.random.Generator, run: Run) -> tuple[EMState, float, Any]:
-        """Learn from every batch once, in random order, and keep the topics after each in a run.
+    def run_pass(
+        self, state: EMState, rng: np.random.Generator, run: Run, most: int | None = None
+    ) -> tuple[EMState, np.ndarray]:
+        """Learn from every batch once, or from the first ones, in random order; keep the topics after each in a run.
 
-        Return the state, the log p of a hidden token, else the bound on that of one that was read, and the bound of
-        each document.
+        Return the state, and the bound on log p of the words of each document, 0 for those that were not read.
         """
         topics, means, settings = state.topics, list(state.means), self.settings
         steps = settings.warm_steps if topics.batches else settings.cold_steps
-        hidden, bounds = 0.0, np.zeros(self.counts.shape[0])
-        for index in rng.permutation(len(self.batches)):
-            batch, before = self.batches[index], topics
+        bounds = np.zeros(self.counts.shape[0])
+        for index in rng.permutation(len(self.batches))[:most]:
+            batch = self.batches[index]
             share = (1 + topics.batches) ** -settings.decay if len(self.batches) > 1 else 1.0
             topics, statistics = update_topics(topics, batch, means[index], rng, settings, steps, share)
             means[index] = statistics.means
             bounds[batch.rows] = np.asarray(statistics.bounds)[: len(batch.rows)]
-            if self.held_out.any():
-                chances = before.components(settings.smoothing)
-                hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(statistics.proportions), chances)
             run.keep(topics)
-        score = hidden / float(self.hidden.sum()) if self.held_out.any() else bounds.sum() / max(self.tokens, 1.0)
-        return EMState(topics, tuple(means)), float(score), bounds
-
-
-def _halves(counts: csr_array, rows: np.ndarray, rng: np.random.Generator) -> tuple[csr_array, csr_array]:
-    """Return the table with half of the words of some rows taken out, and those words."""
-    chosen = np.repeat(rows, np.diff(counts.indptr))
-    whole = np.where(chosen, np.floor(counts.data), 0).astype(np.int64)
-    taken = rng.binomial(whole, 0.5).astype(np.float32)
-    make = lambda data: csr_array((data, counts.indices, counts.indptr), shape=counts.shape)
-    return make(counts.data - taken), make(taken)
-
-
-def _log_likelihood(counts: csr_array, proportions: np.ndarray, topics: np.ndarray) -> float:
-    """Return Σ y log Σ_k π_k β_k."""
-    document = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-    present = counts.data > 0
-    chance = np.einsum("nk,nk->n", proportions[document[present]], topics[counts.indices[present]])
-    return float(counts.data[present] @ np.log(np.maximum(chance, LEAST_PROBABILITY)))
+        return EMState(topics, tuple(means)), bounds
 
 
 def start_corpus(corpus: Corpus, run: Run) -> EMState:
-    """Return a state to learn from, the same whatever the seed: of few tokens, the start with the best bound."""
+    """Return a state to learn from, the same whatever the seed: the start with the best bound on the first documents."""
     settings, rng = corpus.settings, np.random.default_rng(0)
-    if settings.topics == 1 or corpus.counts.sum() > MAX_RACE_TOKENS:
-        return corpus.start(starting_topics(corpus.counts, settings.topics))
-    states = [corpus.start(given) for given in starts(corpus.counts, settings.topics)]
+    states = [corpus.start(given) for given in starting_topics(corpus.counts, settings.topics)]
 
     def losses(start: int, passes: int) -> np.ndarray:
         """Go on with a start, and return what its documents lack: −bounds, less the log-prior of topics."""
         for _ in range(min(passes, settings.passes)):
-            states[start], _, bounds = corpus.run_pass(states[start], rng, run)
+            states[start], bounds = corpus.run_pass(states[start], rng, run, most=1)
         log_prior = settings.smoothing * np.sum(np.log(states[start].topics.components(settings.smoothing)))
         return -bounds - log_prior / len(bounds)
 
@@ -281,7 +235,7 @@ def start_corpus(corpus: Corpus, run: Run) -> EMState:
 
 
 def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int) -> LearnedTopics:
-    """Make passes over a corpus until held-out documents are predicted no better, then a few over all.
+    """Make passes over a corpus until they no longer raise the bound on log p of its words.
 
     ``counts`` are float32, and ``design`` has a row of covariates for each document, the first of them 1. Interrupted,
     it returns what was learned.
@@ -299,23 +253,19 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
         corpus = Corpus(counts, design, settings)
         state = start_corpus(corpus, run)
         while not (run.interrupted or has_converged(scores, settings) or len(scores) == settings.passes):
-            state, score, _ = corpus.run_pass(state, rng, run)
-            scores.append(score)
-            run.advance(note=f"{score:.4f} nats a word")
-        if corpus.held_out.any() and not run.interrupted:
-            corpus.use_all()
-            for _ in range(SETTLING_PASSES):
-                state, _, _ = corpus.run_pass(state, rng, run)
+            state, bounds = corpus.run_pass(state, rng, run)
+            scores.append(float(bounds.sum()) / corpus.tokens)
+            run.advance(note=f"{scores[-1]:.4f} nats a word")
     return LearnedTopics(run.kept, scores, has_converged(scores, settings), run.interrupted)
 
 
 def has_converged(scores: list[float], settings: TopicSettings) -> bool:
-    """Whether the last passes gained less than the tolerance over those before.
+    """Whether the last passes gained less than the tolerance, each in the mean.
 
     Examples
     --------
     >>> has_converged([-9.0, -8.0] + 8 * [-7.0], TopicSettings(2)), has_converged([-9.0, -8.0, -7.0], TopicSettings(2))
     (True, False)
     """
-    recent, before = scores[-settings.patience :], scores[: -settings.patience]
-    return len(before) > settings.fixed_prior_batches and max(recent) < max(before) + settings.tolerance
+    recent = scores[-settings.patience - 1 :]
+    return len(recent) > settings.patience and recent[-1] - recent[0] < settings.patience * settings.tolerance

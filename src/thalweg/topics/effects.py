@@ -221,7 +221,7 @@ def refined(
     --------
     >>> table = csr_array(np.repeat([[9.0, 0.0], [0.0, 9.0]], 20, axis=0).astype(np.float32))
     >>> design = np.column_stack([np.ones(40), np.repeat([1.0, -1.0], 20)])
-    >>> start = Topics.start(table, 2, 2, np.array([[0.9, 0.1], [0.1, 0.9]]))
+    >>> start = Topics.start(table, 2, np.array([[0.9, 0.1], [0.1, 0.9]]))
     >>> _, effects = refined(table, design, start, TopicSettings(2, draws=10), 0)
     >>> effects.coefficients.shape, bool(np.allclose(effects.coefficients.sum(axis=1), 0))
     ((2, 2), True)

@@ -107,19 +107,17 @@ def make_pages(counts: csr_array, shape: BatchShape) -> Pages:
     return Pages(document, words, values)
 
 
-def make_batches(
-    counts: csr_array, design: np.ndarray, parts: Sequence[np.ndarray], counted: np.ndarray | None = None
-) -> Iterator[DocumentBatch]:
-    """Make batches of one shape of parts of a table, given by their rows, all of which count by default.
+def make_batches(counts: csr_array, design: np.ndarray, parts: Sequence[np.ndarray]) -> Iterator[DocumentBatch]:
+    """Make batches of one shape of parts of a table, given by their rows.
 
     Examples
     --------
     >>> next(make_batches(csr_array(np.eye(3, dtype=int)), np.ones((3, 1)), [np.arange(2)])).counted
     array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
     """
-    shape, counted = batch_shape(counts, parts), np.ones(counts.shape[0]) if counted is None else counted
+    shape = batch_shape(counts, parts)
     for rows in parts:
-        weights = padded(counted[rows].astype(np.float32), shape.documents)
+        weights = padded(np.ones(len(rows), np.float32), shape.documents)
         yield DocumentBatch(make_pages(counts[rows], shape), padded(design[rows], shape.documents), weights, rows)
 
 

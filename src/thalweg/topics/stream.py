@@ -58,11 +58,11 @@ def continue_topics(
 
 def _start(counts: csr_array, design: np.ndarray, settings: TopicSettings, batches: int) -> Topics:
     """Start from the first documents, the same whatever the seed, and store them if they are few."""
-    corpus, rng = Corpus(counts, design, settings, holds_out=False), np.random.default_rng(0)
+    corpus, rng = Corpus(counts, design, settings), np.random.default_rng(0)
     with Run("first documents", total=SETTLING_PASSES, bar=settings.verbose) as run:
         state = start_corpus(corpus, run)
         for _ in range(0 if run.interrupted else SETTLING_PASSES):
-            state, _, _ = corpus.run_pass(state, rng, run)
+            state, _ = corpus.run_pass(state, rng, run)
             run.advance()
     count = len(design)
     first = FirstDocuments.of(counts, design, count) if count < ENOUGH_DOCUMENTS_PER_TOPIC * settings.topics else None

@@ -56,8 +56,11 @@ def main() -> None:
     options = parser.parse_args()
     cells = [cell for cell in product(TARGETS, ROWS, FEATURES) if cell[1] <= options.most]
     cells.sort(key=lambda cell: -cell[1])
+    found: list[dict] = []
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        found = list(pool.map(fitted, cells))
+        for one in pool.map(fitted, cells):
+            found.append(one)
+            print(one, flush=True)
     shown = ("target", "rows", "features", "seen", "new", "seconds", "met")
     table({column: [one.get(column, float("nan")) for one in found] for column in shown})
     met = sum(one["met"] for one in found)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from thalweg.kernels import Kernel
+from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.host import kernel_tiles
 from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS, HeldOut, hold_out, last_predictions
 from thalweg.machines.landmarks import STREAM_ROUNDS, LandmarkLearner, runs_on_host
@@ -82,6 +82,7 @@ def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | No
     True
     """
     with Run("kernel machine", bar=settings.progress) as run:
+        settings = settings if _rivals(settings, table) else replace(settings, rival=None)
         clipped = clip_targets(table, settings)
         model = initial_model(without_outliers(table, clipped), settings, len(table), seed, initial)
         if type(model.learner.machine.loss) is type(settings.rival):
@@ -170,6 +171,14 @@ def solves_at_once(rows: int, settings: Settings, kernel: Kernel, dtype: Any) ->
     return rows <= settings.block_size or stored <= MATRIX_SHARE_OF_MEMORY * _memory(on_host)
 
 
+def _rivals(settings: Settings, table: Table) -> bool:
+    """Whether the rival loss may be taken: Newton steps solve for it, with a system for each of several outputs."""
+    if settings.rival is None or (table.outputs > 1 and len(table) * table.outputs > MAX_FACTORISED_ROWS):
+        return False
+    kernel = settings.kernel if isinstance(settings.kernel, Kernel) else Matern32()
+    return solves_at_once(len(table), replace(settings, loss=settings.rival), kernel, np.float32)
+
+
 def _memory(on_host: bool) -> float:
     """Bytes of memory of the host or of a device, infinite where the system does not say."""
     if not on_host and jax.default_backend() != "cpu":
@@ -188,8 +197,8 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
     assert isinstance(learner, LandmarkLearner)
     held_out: HeldOut | None = None
     with Run("Newton steps") as run:
-        if settings.loss.quadratic and len(table) > MAX_FACTORISED_ROWS:
-            model, held_out = _least_squares(model, learner, clipped, settings, seed, run)
+        if len(table) > MAX_FACTORISED_ROWS:
+            model, held_out = _watched(model, learner, clipped, settings, seed, run)
         else:
             order = np.random.default_rng([seed, 2]).permutation(len(table))
             learner.place(clipped, order)
@@ -199,7 +208,7 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
             newton.solve(settings.method.tol, run)
             if newton.gap > settings.method.tol:
                 _warn_of_optimum(f"a further step would lower the objective by {newton.gap:.1g} of it")
-            held_out = _held_out(newton, table, order, seed)
+            held_out = _left_out(newton, table, order)
     learner.take(np.asarray(run.kept))
     history = [_progress(learner, k + 1, len(table)) | record for k, record in enumerate(run.records)]
     model = replace(model, learner=learner, history=(*model.history, *history))
@@ -207,17 +216,13 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
     return model if run.interrupted else model.calibrated(held_out)
 
 
-def _held_out(newton: Newton, table: Table, order: np.ndarray, seed: int) -> HeldOut | None:
-    """Predictions of rows left out one by one where a factor is cheap, and by sets where there are more.
-
-    The rows of ``newton`` are those of the table in some order.
-    """
+def _left_out(newton: Newton, table: Table, order: np.ndarray) -> HeldOut | None:
+    """Predictions of rows left out one by one. Those of ``newton`` are the rows of the table in some order."""
     position, copies = np.argsort(order), table.copies
-    distinct = len(table) if copies is None else len(copies.first)
-    if distinct >= MIN_ROWS and len(table) <= MAX_FACTORISED_ROWS:
-        placed = None if copies is None else Duplicates(position[copies.first], copies.group[order])
-        return HeldOut(table, newton.leave_one_out(placed)[position])
-    return hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
+    if (len(table) if copies is None else len(copies.first)) < MIN_ROWS:
+        return None
+    placed = None if copies is None else Duplicates(position[copies.first], copies.group[order])
+    return HeldOut(table, newton.leave_one_out(placed)[position])
 
 
 def _warn_of_optimum(reason: str) -> None:
@@ -225,12 +230,16 @@ def _warn_of_optimum(reason: str) -> None:
     warnings.warn(text, ConvergenceWarning, stacklevel=8)
 
 
-def _least_squares(
+def _watched(
     model: FittedMachine, learner: LandmarkLearner, table: Table, settings: Settings, seed: int, run: Run
 ) -> tuple[FittedMachine, HeldOut]:
     """Iterations that end by a validation set; smaller ridges, each from the last solution, as long as they help."""
     held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_HELD_ROWS)])
-    validation, rows = table.subset(held), table.merged(rest, np.float32)
+    validation, loss = table.subset(held), settings.loss
+    if loss.quadratic or loss.probabilistic:  # linear in y, or up to a constant: copies are one row
+        rows = table.merged(rest, np.float32)
+    else:
+        rows = Table(table.features(rest, np.float32), table.targets_of(rest), table.weights[rest], scale=table.scale)
     learner.place(rows, np.arange(len(rows)))
     intercept = np.asarray(learner.expansion.intercept, float)
     least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
@@ -245,12 +254,12 @@ def _least_squares(
 
     def watch(weights: Any) -> bool:
         """Record an iteration; true where the last ones no longer help."""
-        loss, error = learner.score(validation, values(weights))
-        losses.append(loss)
-        run.record(left=0.0, held_out_loss=loss, held_out_score=error, alpha=alpha)
-        run.advance(note=f"validation loss {loss:.4g}")
+        now, error = learner.score(validation, values(weights))
+        losses.append(now)
+        run.record(left=0.0, held_out_loss=now, held_out_score=error, alpha=alpha)
+        run.advance(note=f"validation loss {now:.4g}")
         before, last = losses[:-PATIENCE], losses[-PATIENCE:]
-        return bool(before) and min(last) > (1 - MIN_GAIN) * min(before) and loss <= most
+        return bool(before) and min(last) > (1 - MIN_GAIN) * min(before) and now <= most
 
     # The loss is half of a square. More rows than the search had cannot double it, but iterations that stand still can.
     best, alpha, most = np.inf, model.alpha, model.search_loss
@@ -258,15 +267,15 @@ def _least_squares(
     with jax.enable_x64(double or model.double):
         matrix = kernel_matrix(model.kernel, rows.x, runs_on_host(model.kernel))
         while weights is None or alpha >= least:
-            newton = Newton(matrix, rows.targets, rows.weights, settings.loss, alpha, intercept, seed)
+            newton = Newton(matrix, rows.targets, rows.weights, loss, alpha, intercept, seed)
             if weights is not None:
                 newton.start(weights)
             losses.clear()
             newton.solve(settings.method.tol, None, watch)
-            loss = learner.score(validation, values(newton.weights))[0]
-            if not loss < (1 - MIN_GAIN) * best and weights is not None:
+            found = learner.score(validation, values(newton.weights))[0]
+            if not found < (1 - MIN_GAIN) * best and weights is not None:
                 break
-            best, weights, model = min(loss, best), newton.weights, replace(model, alpha=alpha)
+            best, weights, model = min(found, best), newton.weights, replace(model, alpha=alpha)
             run.keep(weights)
             alpha = RIDGE_FACTOR * alpha
     if best > most:

@@ -34,7 +34,6 @@ from thalweg.machines.metric import Metric, gradient_outer_product, learned_metr
 from thalweg.machines.newton import (
     COARSE_TOL,
     LEAST_ITERATED_RIDGE,
-    MAX_FACTORISED_ROWS,
     Newton,
     dense_matrix,
     drowns_in_float32,
@@ -158,7 +157,7 @@ class Rung:
 
 
 class Selection(NamedTuple):
-    """A kernel, a ridge, a frame of the features, and the squared loss of the machine that won the race with them."""
+    """A kernel, a ridge, a frame of the features, and the squared loss that the machine with them had in the race."""
 
     kernel: Kernel
     alpha: float
@@ -274,8 +273,9 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         result = _race(search, rungs, _least_miss(table))
         best, interrupted = result.best.candidate, result.interrupted
         loss = result.best.loss / best.metric.chance(len(result.best.losses))
-    last, few = rungs[-1], len(table) * table.outputs <= MAX_FACTORISED_ROWS and not interrupted
-    rival = settings.rival if few and search.moves_ridge and len(last.x) >= MIN_ROWS else None
+    last, rival = rungs[-1], settings.rival
+    if interrupted or not search.moves_ridge or len(last.x) < MIN_ROWS:
+        rival = None
     if rival is not None:
         rungs = [Rung(rung.x, rung.y / 2, rung.weights) for rung in rungs]  # codes of 0 and 1 instead of −1 and 1
         table = table.of_shares()
@@ -283,11 +283,13 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     own = settings.loss if rival is None else rival
     if not interrupted and not own.quadratic and search.moves_ridge:
         # There is a system for each output: more of them are compared on fewer rows.
-        fitting = [rung for rung in rungs if len(rung.x) * table.outputs <= MAX_RUNG_ROWS]
+        fitting = [rung for rung in rungs if len(rung.x) * table.outputs <= SEARCH_ROWS]
         best = _for_loss(search, best, (fitting or rungs[:1])[-1], table, own)
     factors = best.metric.factors
     frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
-    return Selection(last.kernel(best), float(best.ridge * mean_weight), frame, loss, rival)
+    return Selection(
+        last.kernel(best), float(best.ridge * mean_weight), frame, loss if own.quadratic else np.inf, rival
+    )
 
 
 def _wins(search: _Search, best: Candidate, rung: Rung, table: Table, rival: Loss) -> bool:

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from thalweg.files import storable
 from thalweg.runs import Run
 from thalweg.selection.race import race
-from thalweg.topics.documents import LEAST_PROBABILITY, BatchStatistics, StepPlan, learn
+from thalweg.topics.documents import BatchStatistics, StepPlan, learn
 from thalweg.topics.expectations import METHODS
 from thalweg.topics.pages import DocumentBatch, make_batches
 from thalweg.topics.prevalence import Prevalence, TopicMoments
@@ -96,7 +96,8 @@ class Topics(NamedTuple):
 
     Examples
     --------
-    >>> Topics.start(csr_array(np.eye(4, dtype=int)), 1, np.full((2, 4), 0.25)).components(0.1).sum(axis=0).round(3).tolist()
+    >>> topics = Topics.start(csr_array(np.eye(4, dtype=int)), 1, np.full((2, 4), 0.25))
+    >>> topics.components(0.1).sum(axis=0).round(3).tolist()
     [1.0, 1.0]
     """
 
@@ -185,7 +186,9 @@ class Corpus:
         self.counts, self.design, self.settings = counts, design, settings
         count = counts.shape[0]
         # The same batches whatever the seed.
-        self.parts = np.array_split(np.random.default_rng(0).permutation(count), max(1, round(count / settings.batch_size)))
+        self.parts = np.array_split(
+            np.random.default_rng(0).permutation(count), max(1, round(count / settings.batch_size))
+        )
         self.tokens = max(float(counts.sum()), 1.0)
         batches = make_batches(counts, design, self.parts)
         self.batches = [batch._replace(pages=jax.device_put(batch.pages)) for batch in batches]
@@ -217,7 +220,7 @@ class Corpus:
 
 
 def start_corpus(corpus: Corpus, run: Run) -> EMState:
-    """Return a state to learn from, the same whatever the seed: the start with the best bound on the first documents."""
+    """Return a state to learn from: the start with the best bound on the first documents, whatever the seed."""
     settings, rng = corpus.settings, np.random.default_rng(0)
     states = [corpus.start(given) for given in starting_topics(corpus.counts, settings.topics)]
 

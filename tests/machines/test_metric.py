@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.machines.metric import Metric
+from thalweg.machines.metric import Metric, explained_alone
 from thalweg.machines.search import Candidate, Rung
 
 rng = np.random.default_rng(0)
@@ -101,3 +101,17 @@ def test_gradients_find_the_directions_that_matter():
 def test_a_constant_function_has_no_gradients():
     found = Rung(X, np.zeros((40, 1)), WEIGHTS)
     assert found.gradient_outer_product(Candidate(Gaussian, PLAIN, 1.0, 0.1), full=False) is None
+
+
+def test_what_features_explain_alone_is_the_share_of_variance_between_blocks_and_nothing_by_chance():
+    draw = np.random.default_rng(0)
+    x, weights = draw.uniform(-1.5, 1.5, size=(8000, 4)), draw.uniform(0.5, 2.0, size=8000)
+    y = np.stack([np.sin(3 * x[:, 0]) + x[:, 1] ** 2, np.sign(x[:, 2])], axis=1)
+    parts = np.stack([np.sin(3 * x[:, 0]), x[:, 1] ** 2, np.sign(x[:, 2])])
+    shares = np.average((parts - np.average(parts, axis=1, weights=weights)[:, None]) ** 2, axis=1, weights=weights)
+    found = explained_alone(x, y, weights)
+    np.testing.assert_allclose(found[:3], shares / np.sum(shares), atol=0.03)
+    assert found[3] < 0.003
+    chance = [explained_alone(draw.normal(size=(200, 50)), draw.normal(size=(200, 1)), np.ones(200)) for _ in range(20)]
+    raw = np.mean([np.sum(each > 0) for each in chance])
+    assert 10 < raw < 40  # half of them are below what chance explains

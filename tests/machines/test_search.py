@@ -99,6 +99,14 @@ def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
 
 
 @pytest.mark.slow
+def test_fast_waves_along_one_of_many_features_are_found():
+    """No smooth function sees them, so that gradients do not either (0.5 of the spread without a look at features)."""
+    x = np.random.default_rng(3).normal(size=(1500, 30))
+    y = np.sin(3 * x[:, 0]) + 0.5 * x[:, -1] ** 2 + x[:, 15]
+    found = KernelRegressor(random_state=0).fit(x[:500], y[:500])
+    assert np.sqrt(np.mean((found.predict(x[500:]) - y[500:]) ** 2)) < 0.2 * np.std(y)
+
+
 def test_a_classifier_finds_them_too():
     x, y = three_of_fifty(900)
     new, truth = three_of_fifty(500, seed=1)

@@ -8,7 +8,7 @@ of labels are their codes.
 The race starts from the Matérn-3/2 kernel with one common scale and with each feature's own. On each rung the best
 candidate is refined by metrics from its gradients (:mod:`~thalweg.machines.metric`): the learned one, one halfway to
 the plain scales, and the one of what learns halfway. Where none of them gains, it proposes the other families. Each
-rung begins anew with metrics of the starts, beside the best, which what few rows led to cannot have trapped.
+rung begins anew with metrics of the starts and of single features, which what few rows led to cannot have trapped.
 
 For another loss than the squared one the kernel is that of the race; ridge and lengthscale are then moved to where the
 loss itself, of rows left out, is lowest. A loss of probabilities that rivals the squared one is tried in this way on
@@ -30,7 +30,7 @@ from thalweg.kernels.profiles import profile
 from thalweg.linalg import factorise, leave_one_out
 from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.losses import Loss
-from thalweg.machines.metric import Metric, gradient_outer_product, learned_metrics, normalised
+from thalweg.machines.metric import Metric, explained_alone, gradient_outer_product, learned_metrics, normalised
 from thalweg.machines.newton import (
     COARSE_TOL,
     LEAST_ITERATED_RIDGE,
@@ -224,9 +224,13 @@ class _Search:
         return [self._of_family(candidate, family) for family in others]
 
     def fresh(self, rung: Rung) -> list[Candidate]:
-        """The starts with metrics of their gradients on these rows."""
+        """The starts with metrics of their gradients on these rows, and with one of what features explain alone."""
         starts = self.starts if len(rung.x) <= SEARCH_ROWS else []
-        return [start._replace(metric=metric) for start in starts for metric in self.metrics(rung, start)]
+        found = [start._replace(metric=metric) for start in starts for metric in self.metrics(rung, start)]
+        if found and np.any(alone := explained_alone(rung.x, rung.y, rung.weights) / self.scales**2):
+            metrics = learned_metrics(np.diag(alone) if self.settings.metric == "full" else alone, self.scales)
+            found += [self.starts[-1]._replace(metric=metric) for metric in metrics]
+        return found
 
     def _of_family(self, candidate: Candidate, family: type[Radial]) -> Candidate:
         """A candidate with another kernel that falls to one half at the same distance."""
@@ -273,15 +277,14 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         result = _race(search, rungs, _least_miss(table))
         best, interrupted = result.best.candidate, result.interrupted
         loss = result.best.loss / best.metric.chance(len(result.best.losses))
-    last, rival = rungs[-1], settings.rival
-    if interrupted or not search.moves_ridge or len(last.x) < MIN_ROWS:
-        rival = None
+    last, tunes = rungs[-1], search.moves_ridge and not interrupted
+    rival = settings.rival if tunes and len(last.x) >= MIN_ROWS else None
     if rival is not None:
         rungs = [Rung(rung.x, rung.y / 2, rung.weights) for rung in rungs]  # codes of 0 and 1 instead of −1 and 1
         table = table.of_shares()
         rival = rival if _wins(search, best, rungs[0], table, rival) else None
     own = settings.loss if rival is None else rival
-    if not interrupted and not own.quadratic and search.moves_ridge:
+    if tunes and not own.quadratic:
         # There is a system for each output: more of them are compared on fewer rows.
         fitting = [rung for rung in rungs if len(rung.x) * table.outputs <= SEARCH_ROWS]
         best = _for_loss(search, best, (fitting or rungs[:1])[-1], table, own)

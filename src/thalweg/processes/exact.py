@@ -190,19 +190,21 @@ class ExactEvidence:
         terms = summands(parameters.kernel)
         try:
             if self.on_device:
-                solution, gradient, information = _compiled_evaluation(*self._arguments(parameters))
+                found = _compiled_evaluation(*self._arguments(parameters))
+                # All at once: each of them apart takes as long as the computation of some hundred rows.
+                losses, gradient, information = jax.device_get((found[0].losses, *found[1:]))
                 terms = terms if information is not None else ()
             else:
                 solution, gradient, information = evaluate(terms or parameters.kernel, parameters.noise, self.rows)
+                losses = solution.losses
         except NotPositiveDefinite:
             return EvidenceEvaluation(np.full(len(self.inputs), np.inf), np.zeros(count), None)
-        losses = np.asarray(solution.losses)
         gradient = flattened(gradient)
         if terms:
             features = self.inputs.shape[1]
             number = (len(gradient) - 1) // (features + 1)
             own = covariance.own_parameters(parameters.kernel, features, number)
-            return EvidenceEvaluation(losses, gradient @ own, own.T @ np.asarray(information) @ own)
+            return EvidenceEvaluation(losses, gradient @ own, own.T @ information @ own)
         return EvidenceEvaluation(losses, gradient, None)
 
     def _arguments(self, parameters: Parameters) -> tuple:

@@ -1,7 +1,7 @@
 """Error and time on either side of every row count at which a method changes, on one data set, with a picture.
 
-For each such count the estimator learns from 2 % fewer and from 2 % more rows, with five seeds or more: 20,000 divided by
-the rows, up to 200. Errors are compared by their means, times by their medians of processor seconds. What changes is
+For each such count the estimator learns from 2 % fewer and from 2 % more rows, with five seeds or more: 20,000 divided
+by the rows, up to 200. Errors are compared by their means, times by their medians of processor seconds. What changes is
 said in ``CHANGES``; the counts themselves are those of the library.
 
     python -m benchmarks.no_cliffs --estimators KernelRegressor --most 3000 [--workers 6]

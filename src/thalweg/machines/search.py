@@ -49,8 +49,8 @@ FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 them choose worse for tables of 40,000 rows (mnist: 2.3 % of errors instead of 2.0 %)."""
 
 SEARCH_ROWS = FIRST_RUNG * RUNG_FACTOR
-"""Rows of the largest rung on which all proposals are made; larger ones propose metrics alone, in one round. With twice
-as many the search takes four times as long and chooses alike."""
+"""Rows of the largest rung on which all proposals are made; larger ones propose metrics alone. With twice as many the
+search takes four times as long and chooses alike."""
 
 STANDARD_ERRORS = 0.5
 """Better means by so many standard errors of the paired difference; with 0 noise moves ridges to their ends, with 1
@@ -177,7 +177,6 @@ class _Search:
         self.moves_ridge = settings.alpha == "auto"
         radial = all(isinstance(family, type) and issubclass(family, Radial) for family in settings.families)
         self.learns = settings.metric != "none" and radial and 1 < dimension <= MAX_METRIC_FEATURES
-        self._refined: set[Rung] = set()
         multiplier = settings.plain_bandwidth if settings.bandwidth == "auto" else float(settings.bandwidth)
         ridge = START_RIDGE if self.moves_ridge else float(settings.alpha) / mean_weight
         family = Matern32 if settings.kernel is None else settings.kernel
@@ -205,11 +204,8 @@ class _Search:
             return [] if product is None else learned_metrics(product, self.scales)
 
     def refine(self, best: Entry[Candidate], rung: Rung) -> list[Candidate]:
-        """The best candidate with metrics of its gradients; on the largest rungs once."""
-        candidate, first = best.candidate, rung not in self._refined
-        self._refined.add(rung)
-        if len(rung.x) > SEARCH_ROWS and not first:
-            return []
+        """The best candidate with metrics of its gradients."""
+        candidate = best.candidate
         metrics = self.metrics(rung, candidate)
         if len(metrics) > 1 and len(rung.x) <= SEARCH_ROWS:
             metrics += self.metrics(rung, candidate._replace(metric=metrics[1]))[:1]

@@ -62,7 +62,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss
         where the largest class leaves few rows to the others (256 or less), for streams and for other methods than
         "auto"; else the squared one, which is solved in fewer steps, unless the logistic one gives the labels of rows
-        left out more probability (up to 8,192 rows times functions).
+        left out more probability (of three classes or more, up to 8,192 rows times classes).
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``.
     method

@@ -6,7 +6,7 @@ import pytest
 from scipy import optimize, stats
 from sklearn.base import clone
 
-from thalweg.models import BernoulliGLM, GaussianGLM, NegativeBinomialGLM, PoissonGLM
+from thalweg.models import BernoulliGLM, CategoricalGLM, GaussianGLM, NegativeBinomialGLM, PoissonGLM
 
 OTHERS = [
     pytest.param(model, marks=pytest.mark.slow, id=type(model).__name__)
@@ -334,6 +334,25 @@ def test_effects_on_rare_labels_are_covered():
         low, high = BernoulliGLM().fit(*rare(run)).interval()[1:].T
         covered.append((low < RARE) & (high > RARE))
     assert np.mean(covered) > 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [NegativeBinomialGLM, CategoricalGLM])
+def test_the_effect_of_a_rare_feature_is_covered(kind):
+    """Nine of 300 rows have it; counts vary more than a Poisson law's, or there are three classes."""
+    effects, covered = np.array([0.5, -0.5, 1.0]), []
+    for run in range(200):
+        rng = np.random.default_rng([run, 7])
+        X = np.column_stack([rng.normal(size=(300, 2)), np.arange(300) < 9])
+        if kind is NegativeBinomialGLM:
+            truth = effects[2]
+            y = rng.poisson(np.exp(0.5 + X @ effects) * rng.gamma(2, 0.5, size=300))
+        else:
+            truth = effects[2] * np.array([0.5, -0.5, 0.0])
+            y = np.argmax(X @ np.outer(effects, [0.5, -0.5, 0.0]) + rng.gumbel(size=(300, 3)), axis=1)
+        low, high = kind().fit(X, y).interval()[..., -1, :].T
+        covered.append((low < truth) & (truth < high))
+    assert 0.92 < np.mean(covered) < 0.98
 
 
 def test_a_column_lost_in_its_offset_is_told():

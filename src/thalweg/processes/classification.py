@@ -134,11 +134,9 @@ def fit_classifier(
     rows = _merged(LatentRows(inputs, targets, np.ones(len(targets)) if weights is None else weights))
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         tied = not isinstance(given, Kernel)
-        kernels = starting_kernels(rows.inputs, given) if tied else [given]
-        kernels = as_host_arrays(kernels)
-        counted = rows
-        if settings.learn and _are_copies(rows):
-            counted = rows._replace(weights=np.minimum(rows.weights, 1.0))
+        kernels = as_host_arrays(starting_kernels(rows.inputs, given) if tied else [given])
+        once = rows._replace(weights=np.minimum(rows.weights, 1.0))
+        counted = once if settings.learn and _are_copies(rows) else rows
         fitted = learn(kernels, counted, settings, seed, tied)
         learned, posterior = fitted.kernel, fitted.posterior
         if posterior.status is Status.INTERRUPTED:
@@ -147,10 +145,9 @@ def fit_classifier(
             posterior = infer(learned, rows, settings, seed, posterior if fitted.rows is rows else None)
         if tied and len(np.unique(learned.lengthscale)) == 1:
             learned = given(np.ravel(learned.lengthscale)[0], learned.variance)  # a number, if features have one
-        learned = as_host_arrays(learned)
         weights, sites, lower = map(np.array, (posterior.q.weights, posterior.q.sites, posterior.factor.lower))
         how = posterior.bound, posterior.steps, posterior.history, posterior.status
-        return ProcessPosterior(learned, rows.inputs, weights, sites, lower, *how)
+        return ProcessPosterior(as_host_arrays(learned), rows.inputs, weights, sites, lower, *how)
 
 
 def _merged(rows: LatentRows) -> LatentRows:

@@ -88,11 +88,9 @@ class LogPosterior:
     ) -> None:
         self.evidence, self.origin, self.deviation = evidence, origin, deviation
         self.values, self.centre = flattened(origin), _logs(origin)
-        varies, columns, unit = varying(np.asarray(evidence.inputs)), [], np.eye(self.centre.size)
-        begin = 0
-        for leaf in jax.tree.leaves(origin):
-            own = unit[:, begin : begin + np.size(leaf)]
-            begin += np.size(leaf)
+        varies, columns, leaves = varying(np.asarray(evidence.inputs)), [], jax.tree.leaves(origin)
+        ends = np.cumsum([np.size(leaf) for leaf in leaves])
+        for leaf, own in zip(leaves, np.split(np.eye(self.centre.size), ends[:-1], axis=1), strict=True):
             if tied:
                 own = np.sum(own, axis=1, keepdims=True)
             elif np.shape(leaf) == varies.shape:
@@ -114,9 +112,9 @@ class LogPosterior:
         """Return the parameters with these free logarithms."""
         return unflattened(self.values * np.exp(self.moves @ point), self.origin)
 
-    def draw(self, rng: np.random.Generator, deviation: float = 1.0) -> Any:
-        """Return the origin with free parameters multiplied at random, by e^deviation on average or its inverse."""
-        return self.parameters(rng.normal(0.0, deviation, self.moves.shape[1:]))
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Return the origin with free parameters multiplied at random, by e on average or its inverse."""
+        return self.parameters(rng.standard_normal(self.moves.shape[1:]))
 
     def prior(self, point: np.ndarray) -> float:
         """Return the negative logarithm of the prior, up to a constant."""

@@ -202,12 +202,11 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
     # Parameters were drawn with their prior; those that are shown make the rows most probable.
     here = posterior.integrated(posterior.point(optimum.parameters)), optimum.parameters
     best = optimum._replace(parameters=min([here, *draws], key=lambda one: one[0])[1])
-    evaluations, likelihood = best.evaluations, problem.log_posterior(evidence, optimum.origin, deviation=np.inf)
+    likelihood = problem.log_posterior(evidence, optimum.origin, deviation=np.inf)
     settle: dict[str, Any] = {"max_iter": settings.max_iter, "tolerance": TOLERANCE_NATS / 10}
     for by_gradients in (False, True):  # the information may be far above the curvature along a ridge
-        best = maximise(likelihood, best.parameters, by_gradients=by_gradients, **settle)
-        evaluations += best.evaluations
-    best = best._replace(evaluations=evaluations, status=optimum.status)
+        further = maximise(likelihood, best.parameters, by_gradients=by_gradients, **settle)
+        best = further._replace(evaluations=best.evaluations + further.evaluations, status=optimum.status)
     mixture = ExactPosterior.of(best.parameters, problem.mean, rows, mixture=[one for _, one in draws])
     return best, mixture.calibrated()
 

@@ -92,8 +92,7 @@ class RegressionProblem:
     def log_posterior(self, evidence: Any, origin: Parameters, deviation: float = PRIOR_DEVIATION) -> LogPosterior:
         """Return the posterior of the parameters that are learned, given some of the rows."""
         least = self.least_noise(len(evidence.inputs)) if self.learn_noise else None
-        fixed = 0 if self.learn_noise else 1
-        return LogPosterior(evidence, origin, fixed=fixed, deviation=deviation, least_noise=least)
+        return LogPosterior(evidence, origin, fixed=int(not self.learn_noise), deviation=deviation, least_noise=least)
 
     def subset(self, size: int, order: np.ndarray) -> ExactEvidence:
         """Return the evidence of the first rows of an order; that of all of them if they are no more."""

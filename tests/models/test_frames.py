@@ -1,4 +1,4 @@
-"""Frames of pandas with columns that are no numbers: every estimator says which one, and what was found there."""
+"""Columns that are no numbers, gaps and masks: every estimator says which one, and what was found there."""
 
 import numpy as np
 import pandas
@@ -46,6 +46,18 @@ def test_columns_of_one_name_are_refused(estimator):
     twice = frame(np.arange(N)).set_axis(["age", "age"], axis=1)
     with pytest.raises(ValueError, match="X must have columns of different names, found 'age' 2 times"):
         estimator().fit(twice, CLASSES)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_hidden_entries_are_refused(estimator):
+    rows, labels = np.arange(2.0 * N).reshape(N, 2), np.ma.masked_array(CLASSES, mask=np.arange(N) < 3)
+    with pytest.raises(ValueError, match="X must hide nothing, found a masked array with 1 hidden entries"):
+        estimator().fit(np.ma.masked_array(rows, mask=rows == 5), CLASSES)
+    if estimator is not CorrelatedTopicModel:
+        with pytest.raises(ValueError, match="y must hide nothing, found a masked array with 3 hidden entries"):
+            estimator().fit(rows, labels)
+        with pytest.raises(ValueError, match="sample_weight must hide nothing"):
+            estimator().fit(rows, CLASSES, sample_weight=labels)
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressor, GPRegressor, GPClassifier, PoissonGLM, NegativeBinomialGLM])

@@ -190,6 +190,7 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
         ...
     ValueError: sample_weight must be non-negative and not all 0, found a minimum of -2
     """
+    unmasked("sample_weight", sample_weight)
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
     if not (np.all(weights >= 0) and np.any(weights > 0)):
         raise ValueError(f"sample_weight must be non-negative and not all 0, found a minimum of {weights.min():g}")
@@ -198,6 +199,7 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
 
 def row_numbers(name: str, value: Any, count: int, above: float = -np.inf, least: float = -np.inf) -> np.ndarray:
     """A finite number for every row, 0 for None, or an error that says what is wrong."""
+    unmasked(name, value)
     found = np.asarray(0.0 if value is None else value)
     if found.dtype.kind not in "iuf":
         raise TypeError(f"{name} must hold numbers, found {value!r}")
@@ -277,6 +279,8 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
         ...
     ValueError: X holds 'Rome' in column 'city' (...), which is no finite number: ...
     """
+    for name, array in zip("Xy", (X, *args), strict=False):
+        unmasked(name, array)
     if hasattr(X, "columns"):
         check_distinct(X.columns)
         if options.get("dtype") == "numeric":

@@ -17,7 +17,7 @@ from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
-from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked, validated
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, validated
 from thalweg.models._summary import Summary
 
 LARGEST_NUMBER = 1e100
@@ -87,8 +87,6 @@ class GeneralisedLinearModel(Storable):
     def _observations(
         self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool = True, classes: Any = None
     ) -> linear.LinearObservations:
-        unmasked("X", X)
-        unmasked("y", y)
         numeric = is_regressor(self)
         X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
         X = dense(X)
@@ -182,7 +180,6 @@ class GeneralisedLinearModel(Storable):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        unmasked("X", X)
         X = dense(validated(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X

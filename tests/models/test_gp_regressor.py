@@ -289,10 +289,12 @@ def test_a_search_cut_short_is_warned_of_and_shown_if_asked_for(capsys, verbose)
     assert ("500 rows, " in capsys.readouterr().out) == verbose
 
 
-def test_targets_that_overflow_are_refused():
+def test_targets_whose_powers_overflow_or_underflow_are_refused():
     X = np.linspace(0, 1, 30)[:, None]
-    with pytest.raises(ValueError, match="y must stay below 1e\\+150, found 8"):
+    with pytest.raises(ValueError, match="y must stay below 1e\\+75, found 8"):
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)
+    with pytest.raises(ValueError, match="y must vary by 1e-75 or not at all, found 8"):
+        GPRegressor().fit(X, np.sin(X[:, 0]) * 1e-200)
 
 
 def interrupt(monkeypatch, call, method="evaluate", rows=0):

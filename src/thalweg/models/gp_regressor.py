@@ -17,8 +17,8 @@ from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
 from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed, validated
 
-MAX_TARGET = 1e150
-"""The largest target: squares of larger ones overflow, also in a sum over many rows."""
+MAX_TARGET = 1e75
+"""The largest target, and the inverse of the least difference of two: searches take fourth powers."""
 
 ENOUGH_STEPS = 25
 """Steps after which a search that goes on gains little, so that ending it needs no warning."""
@@ -164,7 +164,13 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         if not self.learn and self.noise is None and not np.any(self.alpha):
             raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
         if np.max(np.abs(y)) > MAX_TARGET:
-            raise ValueError(f"y must stay below {MAX_TARGET:g}, found {np.max(np.abs(y)):g}: its square overflows")
+            raise ValueError(
+                f"y must stay below {MAX_TARGET:g}, found {np.max(np.abs(y)):g}: the fourth power overflows"
+            )
+        if 0 < np.ptp(y) < 1 / MAX_TARGET:
+            raise ValueError(
+                f"y must vary by {1 / MAX_TARGET:g} or not at all, found {np.ptp(y):g}: the fourth power underflows"
+            )
 
     def _standardised(self, X: np.ndarray, y: np.ndarray, kernel: Kernel | type[Kernel] | None) -> np.ndarray:
         """Return targets as columns, less an offset, and in units of their own if there are several."""

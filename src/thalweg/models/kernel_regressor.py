@@ -139,8 +139,9 @@ class KernelRegressor(RegressorMixin, KernelMachine):
             variance = np.average((columns - mean) ** 2, axis=0, weights=weights)
             if not first:
                 total, mean, variance = _merged(self._target_moments, (total, mean, variance))
-        if not np.all(np.isfinite(variance)):
-            raise ValueError(f"y must have a finite variance, found values up to {np.max(np.abs(columns)):g}")
+        lost = (variance == 0) & (np.ptp(columns[weights > 0], axis=0) > 0)
+        if np.any(lost | ~np.isfinite(variance)):
+            raise ValueError(f"y must have a variance that float64 holds, found values up to {np.max(np.abs(y)):g}")
         self._target_moments = total, mean, variance
         spread = np.sqrt(variance)
         if first:

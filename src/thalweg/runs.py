@@ -110,6 +110,11 @@ class Run:
         return swallowed
 
     @property
+    def hurries(self) -> bool:
+        """Whether a run around it was interrupted: what is still to be done should take no time."""
+        return self._outer is not None and self._outer.interrupted
+
+    @property
     def seconds(self) -> float:
         """Wall-clock seconds since the run began."""
         return time.perf_counter() - self.began

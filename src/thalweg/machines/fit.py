@@ -298,6 +298,7 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
         block.max_rounds = STREAM_ROUNDS
     held_out: HeldOut | None
     with Run("passes", total=passes * len(order)) as run:
+        lone = lone and not run.hurries
         while len(run.records) < passes and best.stale < (1 if method.updates_blocks else 2):
             rows_done = (
                 learner.again(clipped, order, model.alpha, total)
@@ -307,7 +308,7 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
             for done in rows_done:
                 run.keep(copy(learner))
                 run.advance(done)
-            if block is not None:
+            if block is not None and lone:
                 block.solve_lone_block(model.alpha, run)
             record = _progress(learner, model.passes + len(run.records) + 1, len(order))
             if len(held):

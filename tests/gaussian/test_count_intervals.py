@@ -46,3 +46,10 @@ def test_rows_a_thousand_deviations_away(kind):
     np.testing.assert_allclose(ends, mean + np.array([-1.96, 1.96]) * deviation, atol=0.1 * deviation)
     with pytest.warns(RuntimeWarning, match="intervals of 1 rows, the first of which is row 1, reach beyond 1e308"):
         assert np.array_equal(model.predict_interval([[0.0], [1e6]])[1], [np.inf, np.inf])
+
+
+def test_a_rare_count_beside_a_frequent_one_has_an_interval():
+    """The search for a large end goes on while that of a small one, 0, is found."""
+    low, high = count_intervals(np.ones(1), np.log([[1e-3, 1e4]]), np.full((1, 2), 0.01), np.zeros(1), 0.95).T
+    assert low[0] == high[0] == 0
+    assert low[1] < 1e4 < high[1]

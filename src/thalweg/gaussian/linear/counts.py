@@ -209,7 +209,7 @@ def _least_count(below: Callable[[np.ndarray], np.ndarray], rows: int, probabili
     while np.any(short := (below(high) < probability) & np.isfinite(high)):
         low, high = np.where(short, high, low), np.where(short, 2 * high, high)
     while np.any(high - low > np.maximum(1, 1e-12 * high)):
-        middle = np.floor((low + high) / 2)
+        middle = np.ceil((low + high) / 2)  # never the lower end: below 0 there are no probabilities
         under = below(middle) < probability
         low, high = np.where(under, middle, low), np.where(under, high, middle)
     return high

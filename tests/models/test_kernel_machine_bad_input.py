@@ -88,7 +88,7 @@ LABELS = {
     "mixed array": (
         ("fit", "partial_fit"),
         np.array([None, "a"] * 30, dtype=object),
-        "y must hold labels of one type, found NoneType and str",
+        "y must have no gaps, found None at index 0",
     ),
     "unseen": (("partial_fit",), np.full(N, 7), r"y must hold known classes, \[0, 1\], found 7"),
     "unseen words": (("partial_fit",), np.full(N, "1"), r"y must hold known classes, \[0, 1\], found '1'"),
@@ -132,7 +132,7 @@ def test_a_stream_must_know_its_classes():
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (np.full(N, "a"), "y must hold numbers: could not convert string to float"),
+        (np.full(N, "a"), "y must hold numbers, found"),
         (np.zeros((N, 2, 2)), "Found array with dim 3"),
     ],
 )

@@ -2,12 +2,13 @@
 
 import inspect
 import os
+import reprlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -202,7 +203,7 @@ def row_numbers(name: str, value: Any, count: int, above: float = -np.inf, least
     unmasked(name, value)
     found = np.asarray(0.0 if value is None else value)
     if found.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must hold numbers, found {value!r}")
+        raise TypeError(f"{name} must hold numbers, found {reprlib.repr(value)}")
     if found.shape not in ((), (count,)):
         raise ValueError(
             f"{name} must be a number or have shape ({count},), one for each row, found shape {found.shape}"
@@ -279,14 +280,14 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
         ...
     ValueError: X holds 'Rome' in column 'city' (...), which is no finite number: ...
     """
-    for name, array in zip("Xy", (X, *args), strict=False):
-        unmasked(name, array)
+    unmasked("X", X)
+    y = [_checked_targets(model, one) for one in args]
     if hasattr(X, "columns"):
         check_distinct(X.columns)
         if options.get("dtype") == "numeric":
             options["dtype"] = [np.float64, np.float32]  # "numeric" lets the words of a category through
     try:
-        return validate_data(model, no_dates(X), *map(complete, args), **options)
+        return validate_data(model, no_dates(X), *y, **options)
     except (TypeError, ValueError) as error:
         found = _no_number(X) if hasattr(X, "columns") else ""
         if not found:
@@ -295,6 +296,40 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
         raise kind(
             f"X holds {found}, which is no finite number: encode it, fill it in or leave it out ({error})"
         ) from error
+
+
+def _checked_targets(model: Any, y: Any) -> Any:
+    """Targets without gaps: labels of one type, or numbers."""
+    if y is None:
+        return y
+    unmasked("y", y)
+    y = complete(y)
+    if is_classifier(model):
+        check_one_type("y", y)
+    else:
+        found = np.asarray(no_dates(y, "y"))
+        words = [one for one in found.ravel() if isinstance(one, str)] if found.dtype.kind in "OUT" else []
+        if words:
+            raise ValueError(f"y must hold numbers, found {str(words[0])!r}")
+    return y
+
+
+def check_one_type(name: str, labels: Any) -> None:
+    """Refuse labels of several types, which have no order, or of which NumPy would make words.
+
+    Examples
+    --------
+    >>> check_one_type("y", ["a", 1])
+    Traceback (most recent call last):
+        ...
+    ValueError: y must hold labels of one type, found numbers and str
+    """
+    given = labels if isinstance(labels, list | tuple) else np.asarray(labels)
+    if isinstance(given, np.ndarray) and (given.dtype != object or given.ndim != 1):
+        return
+    kinds = {"numbers" if isinstance(one, Number | np.bool_) else type(one).__name__.rstrip("_") for one in given}
+    if len(kinds) > 1:
+        raise ValueError(f"{name} must hold labels of one type, found {' and '.join(sorted(kinds))}")
 
 
 def check_distinct(columns: Any) -> None:

@@ -90,8 +90,6 @@ class GeneralisedLinearModel(Storable):
         numeric = is_regressor(self)
         X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
         X = dense(X)
-        if numeric and y.dtype.kind not in "biuf":
-            raise ValueError(f"y must hold numbers, found {y[0]!r}")
         _check_size("X", X)
         _check_size("y", y)
         if not first and self.fit_intercept != (had := self._has_intercept()):

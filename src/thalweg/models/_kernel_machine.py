@@ -55,9 +55,6 @@ class KernelMachine(Storable):
     """``_targets(y, weights, first, classes, streams)`` are targets and weights as :class:`Table` has them; it decides
     on what the ``first`` rows decide."""
 
-    def _check_kinds(self, y: Any, classes: Any) -> None:
-        """Check targets as they came, before they are an array of one type."""
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from all rows; what was learned before is forgotten unless ``warm_start``.
 
@@ -137,7 +134,6 @@ class KernelMachine(Storable):
 
     def _table(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Table:
         """Check examples and return those of positive weight."""
-        self._check_kinds(y, classes)
         X, y = validated(self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, reset=first)
         weights = row_weights(sample_weight, X)
         targets = self._targets(y, weights, first, classes, streams)

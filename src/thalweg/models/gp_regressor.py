@@ -17,8 +17,8 @@ from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
 from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed, validated
 
-MAX_TARGET = 1e75
-"""The largest target, and the inverse of the least difference of two: searches take fourth powers."""
+MAX_NUMBER = 1e75
+"""The largest number in X or y, and the inverse of the least range: searches take fourth powers."""
 
 ENOUGH_STEPS = 25
 """Steps after which a search that goes on gains little, so that ending it needs no warning."""
@@ -133,7 +133,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             kernel = None if self.kernel is None else kernel_or_class(self.kernel)
             X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             y = np.asarray(y, np.float64)
-            self._check(kernel, y)
+            self._check(kernel, X, y)
             weights, known = row_weights(sample_weight, X), row_numbers("alpha", self.alpha, len(X), least=0)
             self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
             given = self.noise is not None or not self.learn
@@ -158,19 +158,18 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             self._warn_if_unfinished(found)
         return self
 
-    def _check(self, kernel: Kernel | type[Kernel] | None, y: np.ndarray) -> None:
+    def _check(self, kernel: Kernel | type[Kernel] | None, X: np.ndarray, y: np.ndarray) -> None:
         if kernel is None and not self.learn:
             raise ValueError("learn=False needs a kernel, found kernel=None")
         if not self.learn and self.noise is None and not np.any(self.alpha):
             raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
-        if np.max(np.abs(y)) > MAX_TARGET:
-            raise ValueError(
-                f"y must stay below {MAX_TARGET:g}, found {np.max(np.abs(y)):g}: the fourth power overflows"
-            )
-        if 0 < np.ptp(y) < 1 / MAX_TARGET:
-            raise ValueError(
-                f"y must vary by {1 / MAX_TARGET:g} or not at all, found {np.ptp(y):g}: the fourth power underflows"
-            )
+        for name, array in (("X", X), ("y", y)):
+            largest, ranges = np.max(np.abs(array)), np.ptp(array, axis=0)
+            if largest > MAX_NUMBER:
+                raise ValueError(f"{name} must stay below {MAX_NUMBER:g}, found {largest:g}: its powers overflow")
+            if np.any(lost := (ranges > 0) & (ranges < 1 / MAX_NUMBER)):
+                found = f"found {np.min(ranges[lost]):g}: its powers underflow"
+                raise ValueError(f"{name} must vary by {1 / MAX_NUMBER:g} or not at all, {found}")
 
     def _standardised(self, X: np.ndarray, y: np.ndarray, kernel: Kernel | type[Kernel] | None) -> np.ndarray:
         """Return targets as columns, less an offset, and in units of their own if there are several."""

@@ -1,6 +1,5 @@
 """Kernel classification that streams."""
 
-import numbers
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from thalweg import machines
 from thalweg.arguments import number
 from thalweg.machines.losses import Loss
 from thalweg.machines.settings import Settings
+from thalweg.models._common import check_one_type
 from thalweg.models._kernel_machine import KernelMachine
 from thalweg.rows import predicted_labels
 
@@ -202,6 +202,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             counts = np.unique(y[weights > 0], return_counts=True)[1]
             squared = method.updates_blocks and np.sum(counts) - np.max(counts) > _FEW_ROWS and not streams
             self.loss_ = "squared" if squared else "logistic"
+        check_one_type("classes", classes)
         if first:
             self.classes_ = np.unique(y if classes is None else np.asarray(classes))
             if len(self.classes_) < 2:
@@ -221,16 +222,6 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             codes = 2 * codes - 1
         labels = np.searchsorted(self.classes_, y)
         return {"targets": labels, "codes": codes, "weights": weights * self._class_weights(labels)}
-
-    def _check_kinds(self, y: Any, classes: Any) -> None:
-        for name, given in (("y", y), ("classes", classes)):
-            # Of numbers and words NumPy would make words: lists are looked at as they are.
-            given = given if isinstance(given, list | tuple) else np.asarray(given)
-            if isinstance(given, np.ndarray) and (given.dtype != object or given.ndim != 1):
-                continue
-            kinds = {_kind(label) for label in given}
-            if len(kinds) > 1:
-                raise ValueError(f"{name} must hold labels of one type, found {' and '.join(sorted(kinds))}")
 
     def _class_weights(self, labels: np.ndarray) -> np.ndarray | float:
         given = self.class_weight
@@ -253,10 +244,6 @@ def _has_probabilities(model: KernelClassifier) -> bool:
             f"rows or more, no stream), found loss={model.loss!r}"
         )
     return True
-
-
-def _kind(label: Any) -> str:
-    return "numbers" if isinstance(label, numbers.Number | np.bool_) else type(label).__name__.rstrip("_")
 
 
 def _shown(classes: np.ndarray) -> str:

@@ -127,10 +127,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         return self.loss if isinstance(self.loss, Loss) else _LOSSES[self.loss]()
 
     def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
-        try:
-            y = np.asarray(y, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"y must hold numbers: {error}") from None
+        y = np.asarray(y, dtype=np.float64)
         columns = y[:, None] if y.ndim == 1 else y
         if not first and columns.shape[1] != len(self._target_mean):
             raise ValueError(f"y must have {len(self._target_mean)} columns as before, found {columns.shape[1]}")

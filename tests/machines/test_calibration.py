@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian
-from thalweg.machines import SoftmaxLoss, SquaredHingeLoss, Table, calibration
+from thalweg.machines import LogisticLoss, SoftmaxLoss, SquaredHingeLoss, Table, calibration
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))
@@ -83,6 +83,8 @@ def test_the_log_loss_of_held_out_rows_is_least(loss):
     odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * margins)
     labels = np.array([rng.choice(3, p=row / row.sum()) for row in odds])
     table = Table(values, labels, rng.uniform(0.5, 2, size=400), codes=np.eye(3))
+    chance = 1 / (table.weights.sum() + 2)  # of another class, after Laplace
+    truth = np.where(np.eye(3)[labels] == 1, 1 - chance, chance / 2)
     found = calibration.fit_calibration(calibration.HeldOut(table, values), np.zeros(3), loss)
 
     def cost(x):
@@ -90,12 +92,25 @@ def test_the_log_loss_of_held_out_rows_is_least(loss):
         logits = np.exp(x[0]) * values + x[2:] + (bent if margins else 0)
         logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         shifts = np.sum(x[2:] ** 2) / 2
-        return -table.weights @ logs[np.arange(400), labels] + (x[0] ** 2 + x[1] ** 2) / 2 + shifts
+        return -table.weights @ np.sum(truth * logs, axis=1) + (x[0] ** 2 + x[1] ** 2) / 2 + shifts
 
     best = minimize(cost, np.zeros(5), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9, "maxfev": 9000})
     ours = [np.log(found.sharpness), np.log(2 * found.bend) if margins else 0.0, *found.shift]
     assert cost(np.array(ours)) <= best.fun + 1e-6
     assert found.sharpness == pytest.approx(np.exp(best.x[0]), abs=2e-3)
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(20, 1), (20, 3), (200, 1)])
+def test_rows_that_are_all_told_apart_are_not_certain(rows, outputs):
+    """Laplace's rule says that the next one is missed in one of n + 2 cases."""
+    labels = np.arange(rows) % max(outputs, 2)
+    codes = np.eye(outputs) if outputs > 1 else np.array([[0.0], [1.0]])
+    table = Table(np.zeros((rows, 1)), labels, np.ones(rows), codes=codes)
+    values, loss = (10 * (2 * codes - 1), LogisticLoss()) if outputs == 1 else (10 * codes, SoftmaxLoss())
+    held_out = calibration.HeldOut(table, values[labels])
+    logits = calibration.fit_calibration(held_out, np.zeros(outputs), loss).logits(values, np.zeros(outputs))
+    missed = expit(-np.abs(logits)) if outputs == 1 else 1 - softmax(logits, axis=1).max(axis=1)
+    assert np.all((0.3 / (rows + 2) < missed) & (missed < 1.1 / (rows + 2)))
 
 
 def test_rare_classes_have_their_share():

@@ -1,8 +1,8 @@
 """Calibration by rows that a machine has not learned from: probabilities by their labels, intervals by residuals.
 
 Probabilities come from a scaling of f that minimises the log-loss of held-out labels, nearly: priors keep it near the
-default where rows are few. Intervals come from held-out residuals by conformal prediction (Lei et al., 2018): split
-where a set of rows is held out, the jackknife where each row is.
+default where rows are few, and no label is taken for certain. Intervals come from held-out residuals by conformal
+prediction (Lei et al., 2018): split where a set of rows is held out, the jackknife where each row is.
 """
 
 from collections.abc import Callable
@@ -180,9 +180,12 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
     (True, 0.0, True)
     """
     outputs, margins = held_out.values.shape[1], not loss.probabilistic
-    truth = held_out.table.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
     # Beside the prior a row counts for one at least, whatever unit weights are in.
     weights = held_out.table.weights[:, None] / min(float(np.mean(held_out.table.weights)), 1.0)
+    labelled = held_out.table.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
+    # Rows that are all told apart are no proof that the next one will be: one more of them, half right (Laplace).
+    chance = 1 / (float(np.sum(weights)) + 2)
+    truth = np.where(labelled, 1 - chance, chance / max(outputs - 1, 1))
     parts, base = [held_out.values - intercept], intercept
     if margins:
         base = _margin_logits(intercept[None], intercept)
@@ -193,9 +196,9 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
         scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
         logits = base + sum(scaled) + x[len(parts) :]
         if outputs == 1:
-            logs, p = log_expit(np.where(truth, logits, -logits)), expit(logits)
+            logs, p = truth * log_expit(logits) + (1 - truth) * log_expit(-logits), expit(logits)
         else:
-            logs, p = np.where(truth, log_softmax(logits, axis=1), 0), softmax(logits, axis=1)
+            logs, p = truth * log_softmax(logits, axis=1), softmax(logits, axis=1)
         errors = weights * (p - truth)
         gradient = [*(np.sum(errors * part) for part in scaled), *np.sum(errors, axis=0)]
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(gradient) + x / spread**2

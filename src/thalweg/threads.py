@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads its own BLAS, which must be there when libraries are looked for)
-from threadpoolctl import ThreadpoolController
+import threadpoolctl
 
 _Given = TypeVar("_Given")
 _Made = TypeVar("_Made")
@@ -50,6 +50,8 @@ def enough_threads(rows: int) -> Iterator[None]:
         yield
         return
     with _LOCK:
+        if not _SCOPES:
+            _take_control()
         _SCOPES.append(_SCOPES[0] if _SCOPES else _libraries().limit(limits=1, user_api="blas"))
     try:
         yield
@@ -57,10 +59,21 @@ def enough_threads(rows: int) -> Iterator[None]:
         with _LOCK:
             limit = _SCOPES.pop()
             if not _SCOPES:
+                _take_control()
                 limit.restore_original_limits()
+                _take_control()
 
 
-_libraries = cache(ThreadpoolController)
+def _take_control() -> None:
+    """Let any thread set the next limit: threadpoolctl leaves OpenBLAS to the one that set the last, while it lives.
+
+    Without it a fit in a second thread would have all threads of BLAS, and take fifty times as long.
+    """
+    controller = getattr(threadpoolctl, "OpenBLASController", None)
+    getattr(controller, "clear_controlling_thread", lambda force: None)(force=True)
+
+
+_libraries = cache(threadpoolctl.ThreadpoolController)
 """Return those loaded: to look for them takes as long as to factorise a matrix of a hundred rows."""
 
 

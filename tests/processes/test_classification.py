@@ -20,6 +20,7 @@ from thalweg.kernels import Gaussian, Linear, Matern32
 from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier, probabilities
 from thalweg.processes.inference import LatentRows, infer
 from thalweg.processes.learning import subset_of_rows
+from thalweg.runs import Run
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
 X, LABELS = make_moons(60, noise=0.25, random_state=0)
@@ -282,6 +283,19 @@ def test_interrupted_on_a_subset_of_the_rows_the_posterior_is_of_that_subset():
     assert found.status is Status.INTERRUPTED
     assert len(found.inputs) == len(found.weights) == len(found.factor) == 256
     assert np.mean((found.predict(inputs).mean > 0) == labels) > 0.8
+
+
+def test_after_an_interrupt_the_process_of_the_next_class_takes_a_few_steps():
+    """Those of all other classes were learned to their end: Ctrl-C took half a minute."""
+    inputs, labels = make_moons(600, noise=0.25, random_state=1)
+    settings = replace(FIXED, likelihood=Impatient([], 10), learn=True, tol=1e-2)
+    with pytest.warns(UserWarning, match="interrupted"), Run("classes"):
+        first = fit_classifier(inputs, labels.astype(float), settings, KERNEL)
+        second = fit_classifier(inputs, 1.0 - labels, replace(settings, likelihood=Impatient([], 0)), KERNEL)
+    assert first.status is second.status is Status.INTERRUPTED
+    assert len(second.inputs) == 256
+    assert second.kernel.lengthscale == KERNEL.lengthscale
+    assert np.mean((second.predict(inputs).mean < 0) == labels) > 0.8
 
 
 def test_a_rare_class_is_in_the_subset():

@@ -168,6 +168,8 @@ def learn(
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
+        if run.hurries:  # the process of another class was interrupted
+            kernels, rows, settings = kernels[:1], subset, replace(settings, learn=False)
         first = [(subset, TOLERANCE_NATS)] if settings.learn or subset is not rows else []
         rungs = [*first, (rows, min(TOLERANCE_NATS, settings.tol))]
         starts = [LatentCandidate(kernel, tied) for kernel in kernels]
@@ -175,7 +177,8 @@ def learn(
         race(starts, score, rungs, refine=refine, parallel=parallel)
         run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
     best = run.kept
-    return replace(best, posterior=best.posterior._replace(status=Status.INTERRUPTED)) if run.interrupted else best
+    interrupted = run.interrupted or run.hurries
+    return replace(best, posterior=best.posterior._replace(status=Status.INTERRUPTED)) if interrupted else best
 
 
 def subset_of_rows(rows: LatentRows, seed: int) -> LatentRows:

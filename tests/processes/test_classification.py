@@ -289,9 +289,14 @@ def test_after_an_interrupt_the_process_of_the_next_class_takes_a_few_steps():
     """Those of all other classes were learned to their end: Ctrl-C took half a minute."""
     inputs, labels = make_moons(600, noise=0.25, random_state=1)
     settings = replace(FIXED, likelihood=Impatient([], 10), learn=True, tol=1e-2)
-    with pytest.warns(UserWarning, match="interrupted"), Run("classes"):
-        first = fit_classifier(inputs, labels.astype(float), settings, KERNEL)
-        second = fit_classifier(inputs, 1.0 - labels, replace(settings, likelihood=Impatient([], 0)), KERNEL)
+
+    def fit_both():
+        with Run("classes"):
+            first = fit_classifier(inputs, labels.astype(float), settings, KERNEL)
+            return first, fit_classifier(inputs, 1.0 - labels, replace(settings, likelihood=Impatient([], 0)), KERNEL)
+
+    with pytest.warns(UserWarning, match="interrupted"):
+        first, second = fit_both()
     assert first.status is second.status is Status.INTERRUPTED
     assert len(second.inputs) == 256
     assert second.kernel.lengthscale == KERNEL.lengthscale

@@ -205,6 +205,14 @@ def test_side_information_serves_rows_never_seen():
     np.testing.assert_allclose(late.predict(X[cold]), model.predict(X[cold]), atol=0.05)
 
 
+def test_ratings_far_from_zero_are_learned_as_those_near_it():
+    """Beyond 1e8 they were taken for equal ones, with a standard deviation of a tenth of them."""
+    near, far = (MatrixCompletion(**SMALL).fit(X[TRAIN], STARS[TRAIN] + offset) for offset in (0.0, 1e10))
+    means, deviations = near.predict(X[~TRAIN], return_std=True)
+    np.testing.assert_allclose(far.predict(X[~TRAIN]) - 1e10, means, atol=0.01)
+    np.testing.assert_allclose(far.predict(X[~TRAIN], return_std=True)[1], deviations, rtol=0.02)
+
+
 def test_implicit_feedback_ranks_by_what_was_done():
     liked = STARS >= 4
     model = MatrixCompletion(**{**SMALL, "feedback": "implicit"}).fit(X[TRAIN & liked])

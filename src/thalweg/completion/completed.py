@@ -87,7 +87,7 @@ class RatingUnits:
         weights = ratings.scaled_weights()
         centre = float(np.average(ratings.values, weights=weights))
         spread = float(np.sqrt(np.average((ratings.values - centre) ** 2, weights=weights)))
-        if spread <= np.sqrt(np.finfo(float).eps) * abs(centre):  # equal ratings
+        if spread <= 8 * np.finfo(float).eps * abs(centre):  # equal ratings, but for rounding
             spread = max(abs(centre), 1.0)
         return RatingUnits(centre, spread, 1.0 if ratings.weights is None else float(ratings.weights.mean()), 0.0)
 

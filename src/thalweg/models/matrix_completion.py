@@ -350,6 +350,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self._model
 
     def _indices(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        _check_feature_names(self, X, reset=False)
+        if hasattr(X, "columns"):
+            _check_feature_names(self, X, reset=False)
         rows, columns, _ = id_pairs(X)
         return self._rows.indices(rows), self._columns.indices(columns)

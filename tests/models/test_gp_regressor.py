@@ -171,12 +171,23 @@ def test_a_target_that_is_constant_has_no_spread():
 @pytest.mark.parametrize("kernel", [None, "rbf"])
 def test_targets_that_are_all_the_same_are_not_searched(kernel):
     """It took three times as long as a search where there is something to find."""
-    model = GPRegressor(kernel, random_state=0).fit(X, np.full(len(X), 7.0))
+    with pytest.warns(UserWarning, match="y does not vary: rows tell nothing of its scale"):
+        model = GPRegressor(kernel, random_state=0).fit(X, np.full(len(X), 7.0))
     assert model.n_iter_ == 0
     far = np.concatenate([X[:5], 100 + X[:5]])
     mean, std = model.predict(far, return_std=True)
     np.testing.assert_allclose(mean, 7.0)
     assert np.all((std > 0) & (std < 1e-3))
+
+
+def test_a_table_given_twice_is_that_table():
+    """Each row agreed with its copy to the last digit, and was taken to have no noise."""
+    rng = np.random.default_rng(0)
+    rows, new = rng.normal(size=(2, 60, 2))
+    targets = rows[:, 0] + 0.3 * rng.normal(size=60)
+    once, twice = (GPRegressor("rbf", random_state=0).fit(np.tile(rows, (k, 1)), np.tile(targets, k)) for k in (1, 2))
+    assert twice.noise_ == once.noise_ > 0.01
+    np.testing.assert_array_equal(twice.predict(new), once.predict(new))
 
 
 def test_short_periods_are_not_taken_for_noise():
@@ -262,6 +273,7 @@ def test_a_bad_argument_is_named(changed, message):
         GPRegressor(**changed).fit(X, Y)
 
 
+@pytest.mark.filterwarnings("ignore:y does not vary")
 @pytest.mark.parametrize(
     ("rows", "targets"),
     [

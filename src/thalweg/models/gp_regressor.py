@@ -156,6 +156,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             self.method_ = found.method
             self.n_iter_ = found.steps
             self._warn_if_unfinished(found)
+            if self.learn and not np.any(np.ptp(y[weights > 0], axis=0)):
+                message = "y does not vary: rows tell nothing of its scale, and standard deviations are next to 0"
+                warnings.warn(message, UserWarning, stacklevel=3)
         return self
 
     def _check(self, kernel: Kernel | type[Kernel] | None, X: np.ndarray, y: np.ndarray) -> None:

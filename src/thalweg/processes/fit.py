@@ -120,6 +120,7 @@ def fit_regressor(
     known, weights = 0 * ones if known is None else known, ones if weights is None else weights
     mean = ProcessMean.of(settings.mean, inputs[weights > 0])
     given = RegressionRows.of(inputs, targets, known, weights, mean)
+    given = given.without_copies() if settings.learn and noise is None else given
     # Of a kernel that is not stationary each row may have its own white noise.
     rows = given if isinstance(kernel, Kernel) and not kernel.stationary else given.merged()
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):

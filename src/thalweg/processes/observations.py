@@ -13,7 +13,7 @@ import scipy.linalg
 from thalweg.codec import storable
 from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.linalg import namespace
-from thalweg.rows import find_duplicates
+from thalweg.rows import duplicates_are_copies, find_duplicates
 from thalweg.rows.scale import standard_scales
 
 MEANS = ("zero", "constant", "linear")
@@ -99,6 +99,12 @@ class RegressionRows(NamedTuple):
     def subset(self, indices: np.ndarray) -> "RegressionRows":
         """Return some of the rows."""
         return RegressionRows(*(part[indices] for part in self))
+
+    def without_copies(self) -> "RegressionRows":
+        """Return the rows, each of them once: agreeing with its copies a row would seem to have no noise."""
+        duplicates = find_duplicates(np.column_stack([self.inputs, self.known, self.weights]))
+        copies = duplicates_are_copies(self.inputs[duplicates.first], self.targets, duplicates)
+        return self.subset(duplicates.first) if copies else self
 
     def merged(self) -> "RegressionRows":
         """Return the rows with those merged that have equal inputs and known noise."""

@@ -176,7 +176,7 @@ TARGETS = [
     ("large targets", lambda: np.allclose(kr(y=1e30 * T).predict(X), 1e30 * VALUES, rtol=1e-6), True, ""),
     ("tiny targets", lambda: np.allclose(kr(y=1e-30 * T).predict(X) * 1e30, VALUES, atol=1e-5), True, ""),
     ("constant targets", lambda: np.allclose(kr(y=np.full(N, 7.0)).predict(X), 7), True, ""),
-    ("targets that are words for numbers", lambda: np.allclose(kr(y=T.astype(str)).predict(X), VALUES, atol=1e-5), True, ""),
+    ("targets that are words for numbers", lambda: kr(y=T.astype(str)), ValueError, "y must hold numbers, found '"),
     ("a column of targets", lambda: np.allclose(kr(y=T[:, None]).predict(X)[:, 0], VALUES), True, ""),
 ]  # fmt: skip
 

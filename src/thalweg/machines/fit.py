@@ -175,7 +175,7 @@ def _rivals(settings: Settings, table: Table) -> bool:
     """Whether the rival loss may be taken: Newton steps solve for it, with a system for each of several outputs."""
     if settings.rival is None or (table.outputs > 1 and len(table) * table.outputs > MAX_FACTORISED_ROWS):
         return False
-    kernel = settings.kernel if isinstance(settings.kernel, Kernel) else Matern32()
+    kernel = settings.kernel if isinstance(settings.kernel, Kernel) else Matern32()  # type: ignore[call-arg]
     return solves_at_once(len(table), replace(settings, loss=settings.rival), kernel, np.float32)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from thalweg.files import storable
-from thalweg.models._common import no_dates
+from thalweg.models._inputs import no_dates
 
 
 @storable

@@ -17,7 +17,8 @@ from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
-from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, validated
+from thalweg.models._common import Storable, seed, unharmed
+from thalweg.models._inputs import dense, example_weights, row_numbers, validated
 from thalweg.models._summary import Summary
 
 LARGEST_NUMBER = 1e100
@@ -78,6 +79,9 @@ class GeneralisedLinearModel(Storable):
         before = getattr(self, "_posterior", None) if stream else None
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, before is None, classes)
+            if not stream and (total := float(np.sum(rows.weights))) < min(2, len(rows.weights)):
+                says = f"sample_weight says how often each row counts, and adds up to {total:.2g}"
+                warnings.warn(f"{says}: hardly anything is learned. Divide it by its mean?", UserWarning, stacklevel=4)
             model = self._model()
             self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
             for message in linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before):
@@ -92,12 +96,14 @@ class GeneralisedLinearModel(Storable):
         X = dense(X)
         _check_size("X", X)
         _check_size("y", y)
+        if numeric and 0 < (varies := float(np.ptp(y.astype(float)))) < (least := LARGEST_NUMBER**-0.5):
+            raise ValueError(f"y must vary by {least:g} or not at all, found {varies:g}")
         if not first and self.fit_intercept != (had := self._has_intercept()):
             raise ValueError(
                 f"fit_intercept must stay what it was in the first fit, {had}, found {self.fit_intercept!r}: set it "
                 f"back, or fit anew"
             )
-        weights, offsets = row_weights(sample_weight, X), row_numbers("offset", offset, len(X))
+        weights, offsets = example_weights(sample_weight, X), row_numbers("offset", offset, len(X))
         # Classes are those of rows that count.
         counts = weights > 0
         targets, weights = self._targets(y[counts], weights[counts], first, classes)

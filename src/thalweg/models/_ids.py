@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from thalweg.codec import storable
-from thalweg.models._common import unmasked
+from thalweg.models._inputs import unmasked
 
 _LONG = {np.dtype(np.int64), np.dtype(np.uint64)}
 """Dtypes of whole numbers that no dtype holds both of."""

@@ -15,7 +15,8 @@ from thalweg import machines
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.settings import METHODS, METRICS, Method, Settings
-from thalweg.models._common import Storable, row_weights, settings_of, unharmed, validated
+from thalweg.models._common import Storable, settings_of, unharmed
+from thalweg.models._inputs import row_weights, validated
 from thalweg.rows import Table
 from thalweg.runs import Run
 

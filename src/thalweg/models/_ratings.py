@@ -8,8 +8,8 @@ import numpy as np
 
 from thalweg import arguments
 from thalweg.completion import Ratings
-from thalweg.models._common import row_weights, unmasked
 from thalweg.models._ids import IdIndex, as_ids, id_pairs
+from thalweg.models._inputs import row_weights, unmasked
 
 MIN_RATINGS = 20
 """Ratings below which neither their noise nor their range is known. At twice as many, warnings would come too often."""

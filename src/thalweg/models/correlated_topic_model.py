@@ -15,8 +15,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from thalweg import arguments, topics
-from thalweg.models._common import Storable, settings_of, unharmed, validated
+from thalweg.models._common import Storable, settings_of, unharmed
 from thalweg.models._covariates import CovariateScaling
+from thalweg.models._inputs import validated
 from thalweg.models._summary import Summary
 from thalweg.runs import Run
 

@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.utils.validation import _num_samples
 
 from thalweg.gaussian import linear
-from thalweg.models._common import row_numbers
 from thalweg.models._glm import POSITIVE, Regressor
+from thalweg.models._inputs import row_numbers
 
 
 class _CountRegressor(Regressor):
@@ -47,7 +47,16 @@ class _CountRegressor(Regressor):
         X, offset, exposure
             As in :meth:`fit`.
         """
-        return super().predict(X, _with_exposure(X, offset, exposure))
+        offset = _with_exposure(X, offset, exposure)
+        found, variances = super().predict(X, offset), self._posterior.latents(self._rows(X))[3]
+        if len(unknown := np.flatnonzero(np.any(variances > np.log(100.0) ** 2, axis=0))):
+            warnings.warn(
+                f"the rates of {len(unknown)} rows, the first of which is row {unknown[0]}, are known to a factor of "
+                f"a hundred at best, and their means are far above what is likely: see predict_interval",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return found
 
     def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None, exposure: Any = None) -> np.ndarray:
         """Central intervals that a new count is in with a probability of at least ``level``; both ends belong to them.

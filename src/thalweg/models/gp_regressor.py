@@ -15,7 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed, validated
+from thalweg.models._common import Storable, settings_of, unharmed
+from thalweg.models._inputs import row_numbers, row_weights, validated
 
 MAX_NUMBER = 1e75
 """The largest number in X or y, and the inverse of the least range: searches take fourth powers."""

@@ -16,7 +16,7 @@ from thalweg import machines
 from thalweg.arguments import number
 from thalweg.machines.losses import Loss
 from thalweg.machines.settings import Settings
-from thalweg.models._common import check_one_type
+from thalweg.models._inputs import check_one_type
 from thalweg.models._kernel_machine import KernelMachine
 from thalweg.rows import predicted_labels
 

@@ -226,8 +226,10 @@ class ParameterSearch:
     def l_bfgs(self, point: np.ndarray, first: tuple, max_iter: int, tolerance: float) -> bool:
         """Search by gradients alone until steps gain less than a tolerance; say whether that was reached.
 
-        As many steps as there are parameters must gain less together: they find out about the curvature.
+        As many steps as there are parameters must gain less together, or as many as the search remembers: they find
+        out about the curvature.
         """
+        together = min(len(point), 10)
         # The first step is as long as the gradient: here an e-fold change of a parameter.
         unit = max(np.max(np.abs(first[1])), tolerance)
         values = [first[0]]
@@ -241,7 +243,7 @@ class ParameterSearch:
         def stop_if_settled(_: np.ndarray) -> None:
             assert self.best is not None
             values.append(self.best[0])
-            if len(values) > len(point) and values[-1 - len(point)] - values[-1] < tolerance:
+            if len(values) > together and values[-1 - together] - values[-1] < tolerance:
                 raise StopIteration
 
         options: dict[str, Any] = {"bounds": np.stack([self.lower, self.upper], axis=1), "callback": stop_if_settled}
@@ -304,7 +306,7 @@ def sample_parameters(
         return degrees / 2 * np.log1p(square(point) / T_DEGREES) - value, value
 
     point, (level, value) = mode, height(mode)
-    draws, burn_in = [], len(mode)  # a step all but forgets where the chain was
+    draws, burn_in = [], min(len(mode), count)  # a step all but forgets where the chain was
     for step in range((burn_in + count) * stride):
         # A t law is a mixture of normal ones: the next step knows which.
         width = np.sqrt((T_DEGREES + square(point)) / rng.chisquare(degrees))

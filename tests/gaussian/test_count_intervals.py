@@ -44,7 +44,10 @@ def test_rows_a_thousand_deviations_away(kind):
     ends = np.log(model.predict_interval([[1000.0]])[0])
     mean, deviation = model.intercept_ + 1000 * model.coef_[0], 1000 * model.coef_sd_[0]
     np.testing.assert_allclose(ends, mean + np.array([-1.96, 1.96]) * deviation, atol=0.1 * deviation)
-    with pytest.warns(RuntimeWarning, match="intervals of 1 rows, the first of which is row 1, reach beyond 1e308"):
+    with pytest.warns(
+        RuntimeWarning,
+        match="1 rows far from all that was learned from have intervals beyond 1e308; the first of them is row 1",
+    ):
         assert np.array_equal(model.predict_interval([[0.0], [1e6]])[1], [np.inf, np.inf])
 
 

@@ -283,7 +283,7 @@ CASES = [
     (
         "counts far away",
         lambda: POI().predict([[1e5, 0.0]]),
-        (RuntimeWarning, "are known to a factor of a hundred at best"),
+        (RuntimeWarning, "1 rows whose rates are known to a factor of a hundred at best"),
     ),
     ("offsets of other rows", lambda: BER().predict(X[:3], offset=Z), (ValueError, r"offset must .* shape \(3,\)")),
     ("a level in per cent", lambda: LIN().interval(95), (ValueError, "level must be .* below 1, found 95")),

@@ -49,11 +49,26 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
 
 
 def _checked_targets(model: Any, y: Any) -> Any:
-    """Targets without gaps: labels of one type, or numbers."""
-    if y is None:
-        return y
+    """Targets without gaps: labels of one type, or numbers.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> from thalweg import BernoulliGLM, PoissonGLM
+    >>> _checked_targets(PoissonGLM(), pandas.Series([1, 0], dtype="Int64")).dtype.kind  # NumPy would make floats of it
+    'i'
+    >>> _checked_targets(BernoulliGLM(), np.array([1, None], object))
+    Traceback (most recent call last):
+        ...
+    ValueError: y must have no gaps, found None at index 1
+    """
     unmasked("y", y)
-    y = complete(y)
+    dtype = getattr(y, "dtype", np.dtype(object))
+    if hasattr(dtype, "numpy_dtype") and not y.isna().any():
+        y = y.to_numpy(dtype.numpy_dtype)
+    objects = np.asarray(y if dtype == np.dtype(object) and y is not None else (), object)
+    if (gaps := np.argwhere(np.equal(objects, np.array(None)))).size:
+        raise ValueError(f"y must have no gaps, found None at index {', '.join(map(str, gaps[0]))}")
     if is_classifier(model):
         check_one_type("y", y)
     else:
@@ -95,28 +110,6 @@ def check_distinct(columns: Any) -> None:
     name, times = next(iter(Counter(columns).most_common(1)), ("", 0))
     if times > 1:
         raise ValueError(f"X must have columns of different names, found {name!r} {times} times")
-
-
-def complete(y: Any) -> Any:
-    """Targets without gaps, as an array where they are pandas' nullable numbers, which NumPy would take for floats.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> complete(pandas.Series([1, 0], dtype="Int64")).dtype.kind
-    'i'
-    >>> complete(np.array([1, None], object))
-    Traceback (most recent call last):
-        ...
-    ValueError: y must have no gaps, found None at index 1
-    """
-    numeric = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
-    if numeric is not None and not y.isna().any():
-        return y.to_numpy(numeric)
-    objects = getattr(y, "dtype", np.dtype(object)) == np.dtype(object)
-    if objects and (gaps := np.argwhere(np.equal(np.asarray(y, object), np.array(None)))).size:
-        raise ValueError(f"y must have no gaps, found None at index {', '.join(map(str, gaps[0]))}")
-    return y
 
 
 def no_dates(X: Any, name: str = "X") -> Any:

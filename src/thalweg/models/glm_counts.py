@@ -49,13 +49,8 @@ class _CountRegressor(Regressor):
         """
         offset = _with_exposure(X, offset, exposure)
         found, variances = super().predict(X, offset), self._posterior.latents(self._rows(X))[3]
-        if len(unknown := np.flatnonzero(np.any(variances > np.log(100.0) ** 2, axis=0))):
-            warnings.warn(
-                f"the rates of {len(unknown)} rows, the first of which is row {unknown[0]}, are known to a factor of "
-                f"a hundred at best, and their means are far above what is likely: see predict_interval",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        unknown = "whose rates are known to a factor of a hundred at best have means far above what is likely"
+        _warn_of_rows(np.any(variances > np.log(100.0) ** 2, axis=0), unknown)
         return found
 
     def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None, exposure: Any = None) -> np.ndarray:
@@ -69,13 +64,7 @@ class _CountRegressor(Regressor):
             The probability.
         """
         ends = super().predict_interval(X, level, _with_exposure(X, offset, exposure))
-        if len(beyond := np.flatnonzero(np.any(np.isinf(ends), axis=1))):
-            warnings.warn(
-                f"intervals of {len(beyond)} rows, the first of which is row {beyond[0]}, reach beyond 1e308 and end "
-                f"in inf: their features are far from all that was learned from",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        _warn_of_rows(np.any(np.isinf(ends), axis=1), "far from all that was learned from have intervals beyond 1e308")
         return ends
 
     def sample(
@@ -96,6 +85,12 @@ class _CountRegressor(Regressor):
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
         return super()._targets(y, weights, first, classes)
+
+
+def _warn_of_rows(which: np.ndarray, what: str) -> None:
+    if np.any(which):
+        message = f"{np.sum(which)} rows {what}; the first of them is row {np.argmax(which)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:

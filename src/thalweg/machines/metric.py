@@ -81,16 +81,16 @@ def explained_alone(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.nda
     """
     rows, y = len(x), y - np.average(y, axis=0, weights=weights)
     columns = np.concatenate([weights[:, None] * y, weights[:, None]], axis=1)
-    ordered = [columns[order] for order in np.argsort(x, axis=0, kind="stable").T]
     total = max(float(weights @ np.sum(y**2, axis=1)), np.finfo(float).tiny)
-    shares = np.zeros(x.shape[1])
-    for power in (1 / 3, 1 / 2, 2 / 3):
-        starts = np.linspace(0, rows, round(rows**power), endpoint=False, dtype=int)
-        sums = (np.add.reduceat(each, starts) for each in ordered)
-        between = np.array([np.sum(each[:, :-1] ** 2 / each[:, -1:]) for each in sums])
-        by_chance = len(starts) - 1 + 2 * np.sqrt(2 * (len(starts) - 1))
-        shares = np.maximum(shares, between / total - by_chance / (rows - 1))
-    return shares
+    blocks = [np.linspace(0, rows, round(rows**power), endpoint=False, dtype=int) for power in (1 / 3, 1 / 2, 2 / 3)]
+
+    def share(order: np.ndarray, starts: np.ndarray) -> float:
+        sums, spare = np.add.reduceat(columns[order], starts), len(starts) - 1
+        between = float(np.sum(sums[:, :-1] ** 2 / sums[:, -1:]))
+        return between / total - (spare + 2 * np.sqrt(2 * spare)) / (rows - 1)
+
+    orders = np.argsort(x, axis=0, kind="stable").T
+    return np.array([max(0.0, *(share(order, starts) for starts in blocks)) for order in orders])
 
 
 def learned_metrics(product: np.ndarray, scales: np.ndarray) -> list[Metric]:

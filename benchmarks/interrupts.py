@@ -87,6 +87,7 @@ cases = {
     "GPRegressor, 6,000 rows": lambda: made(GPRegressor, 6000, 5),
     "GPRegressor, iterative": lambda: made(GPRegressor, 6000, 3, method="iterative"),
     "GPClassifier": lambda: made(GPClassifier, 1200, 6, two),
+    "GPClassifier, four classes": lambda: made(GPClassifier, 600, 6, classes),
     "BernoulliGLM": lambda: glm(BernoulliGLM, 200_000, 30, two),
     "CategoricalGLM": lambda: glm(CategoricalGLM, 20_000, 40, classes),
     "PoissonGLM": lambda: glm(PoissonGLM, 200_000, 30, counts),

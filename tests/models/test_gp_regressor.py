@@ -190,6 +190,19 @@ def test_a_table_given_twice_is_that_table():
     np.testing.assert_array_equal(twice.predict(new), once.predict(new))
 
 
+def test_the_likelihood_of_several_targets_is_of_the_rows_that_count():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 2))
+    targets = rows * [1.0, 50.0] + 0.3 * rng.normal(size=(40, 2)) * [1.0, 50.0]
+    plain, twice, beside = (GPRegressor("rbf", restarts=0, random_state=0) for _ in range(3))
+    plain.fit(rows, targets)
+    twice.fit(np.tile(rows, (2, 1)), np.tile(targets, (2, 1)))
+    beside.fit(np.vstack([rows, rows[:9] + 0.1]), np.vstack([targets, targets[:9]]), np.repeat([1.0, 0.0], [40, 9]))
+    assert twice.log_marginal_likelihood_ == pytest.approx(plain.log_marginal_likelihood_, abs=1e-6)
+    # Units are standard deviations of all targets given.
+    assert beside.log_marginal_likelihood_ == pytest.approx(plain.log_marginal_likelihood_, abs=1.0)
+
+
 def test_short_periods_are_not_taken_for_noise():
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, size=(300, 1))

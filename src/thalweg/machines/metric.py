@@ -71,7 +71,7 @@ def explained_alone(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.nda
     """Return the share of the variance of targets that each feature explains, less two deviations above chance.
 
     That is the correlation ratio (Pearson, 1905) of blocks of rows in the order of the feature: of n^(1/3), n^(1/2) or
-    n^(2/3) of them, whichever explain most, since waves are as fast as they are.
+    n^(2/3) of them, whichever explain most: fast waves are lost in long blocks, and slow ones are clearer there.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
 from thalweg.models._common import Storable, seed, unharmed
-from thalweg.models._inputs import dense, example_weights, row_numbers, validated
+from thalweg.models._inputs import dense, example_weights, row_numbers, validated, warn_of_little_weight
 from thalweg.models._summary import Summary
 
 LARGEST_NUMBER = 1e100
@@ -79,9 +79,8 @@ class GeneralisedLinearModel(Storable):
         before = getattr(self, "_posterior", None) if stream else None
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, before is None, classes)
-            if not stream and (total := float(np.sum(rows.weights))) < min(2, len(rows.weights)):
-                says = f"sample_weight says how often each row counts, and adds up to {total:.2g}"
-                warnings.warn(f"{says}: hardly anything is learned. Divide it by its mean?", UserWarning, stacklevel=4)
+            if not stream:
+                warn_of_little_weight(rows.weights)
             model = self._model()
             self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
             for message in linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before):

@@ -1,6 +1,7 @@
 """What estimators are given: features and targets, weights and numbers of rows, and errors that name what is wrong."""
 
 import reprlib
+import warnings
 from collections import Counter
 from numbers import Number
 from typing import Any
@@ -163,7 +164,7 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
 
 
 def example_weights(sample_weight: Any, X: Any) -> np.ndarray:
-    """The same where a weight says how often a row counts: their sum is a number of examples.
+    """The weights of rows where they say how often each counts, so that their sum is a number of examples.
 
     Examples
     --------
@@ -177,6 +178,15 @@ def example_weights(sample_weight: Any, X: Any) -> np.ndarray:
         most = f"must add up to {_MOST_EXAMPLES:g} at most, found {total:g}"
         raise ValueError(f"sample_weight says how often each row counts, and {most}")
     return weights
+
+
+def warn_of_little_weight(weights: np.ndarray) -> None:
+    """Warn where several rows count for less than two: weights may have been scaled to add up to 1."""
+    if (total := float(np.sum(weights))) < min(2, len(weights)):
+        message = (
+            f"sample_weight says how often each row counts, and adds up to {total:.2g}: hardly anything is learned"
+        )
+        warnings.warn(f"{message}. If its unit means nothing, divide it by its mean", UserWarning, stacklevel=5)
 
 
 def row_numbers(name: str, value: Any, count: int, above: float = -np.inf, least: float = -np.inf) -> np.ndarray:

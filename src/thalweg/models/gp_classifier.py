@@ -19,7 +19,7 @@ from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import Storable, settings_of, unharmed
-from thalweg.models._inputs import example_weights, validated
+from thalweg.models._inputs import example_weights, validated, warn_of_little_weight
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
@@ -137,6 +137,7 @@ class GPClassifier(ClassifierMixin, Storable):
             X, y = validated(self, X, y, dtype=np.float64)
             check_classification_targets(y)
             weights = example_weights(sample_weight, X)
+            warn_of_little_weight(weights)
             self.classes_, labels = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
                 raise ValueError(f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}")

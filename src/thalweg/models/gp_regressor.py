@@ -152,7 +152,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
             self.kernel_ = found.posterior.kernel
             self.noise_ = found.posterior.noise * self._middle_weight
-            self.log_marginal_likelihood_ = found.log_marginal_likelihood - len(X) * float(np.sum(np.log(self._units)))
+            self.log_marginal_likelihood_ = found.log_marginal_likelihood - found.rows * float(
+                np.sum(np.log(self._units))
+            )
             self.log_marginal_likelihood_error_ = found.error
             self.method_ = found.method
             self.n_iter_ = found.steps

@@ -229,7 +229,7 @@ class ParameterSearch:
         As many steps as there are parameters must gain less together, or as many as the search remembers: they find
         out about the curvature.
         """
-        together = min(len(point), 10)
+        together = min(len(point), 10)  # SciPy's L-BFGS remembers ten
         # The first step is as long as the gradient: here an e-fold change of a parameter.
         unit = max(np.max(np.abs(first[1])), tolerance)
         values = [first[0]]

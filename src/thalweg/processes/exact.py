@@ -94,8 +94,10 @@ def evaluate(
     xp, many = namespace(rows.inputs), len(rows.inputs) > tile_rows
     terms = kernel if isinstance(kernel, tuple) else ()
     parts = covariance.parts_of(terms, rows.inputs) if terms and not many else None
-    values = (value for value, _ in parts or [])
-    among = reduce(operator.add, values) if parts else covariance.matrix_by_tiles(kernel, rows.inputs, tile_rows)
+    if parts is None:
+        among = covariance.matrix_by_tiles(kernel, rows.inputs, tile_rows)
+    else:
+        among = reduce(operator.add, (value for value, _ in parts))
     factor = factorise(among, rows.variances(noise))
     del among  # before other matrices are made
     solution = solve(factor, noise, rows)

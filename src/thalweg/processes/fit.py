@@ -62,12 +62,14 @@ class Regression:
     posterior: ExactPosterior | PathwisePosterior | GridPosterior
     method: str
     log_marginal_likelihood: float
-    """Of all rows."""
+    """Of the rows that count, copies once."""
     error: float
     """Its standard error; 0 where it is exact."""
     steps: int
     """How often the likelihood was evaluated."""
     status: Status
+    rows: float
+    """How many rows that is of."""
 
     @property
     def solved(self) -> bool:
@@ -188,7 +190,7 @@ def _posterior(problem: RegressionProblem, optimum: Optimum, interrupted: bool) 
         (optimum, posterior), interrupted = run.kept, run.interrupted
         loss = optimum.loss
     status = Status.INTERRUPTED if interrupted else optimum.status
-    return Regression(posterior, "exact", -loss, 0.0, optimum.evaluations, status)
+    return Regression(posterior, "exact", -loss, 0.0, optimum.evaluations, status, float(np.sum(evidence.rows.counts)))
 
 
 def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> tuple[Optimum, ExactPosterior]:
@@ -223,7 +225,8 @@ def _fit_by_solves(problem: RegressionProblem) -> Regression:
     if posterior is None:
         return _posterior(problem, run.kept, True)
     loss, error = posterior.loss, posterior.loss_error
-    return Regression(posterior, "iterative", -loss, error, optimum.evaluations, optimum.status)
+    rows = float(np.sum(problem.rows.counts))
+    return Regression(posterior, "iterative", -loss, error, optimum.evaluations, optimum.status, rows)
 
 
 def _solve(problem: RegressionProblem, parameters: Parameters) -> PathwisePosterior:
@@ -256,7 +259,7 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
     posterior = grid.posterior(optimum.parameters, problem.mean, evidence, problem.seed)
     loss, error = evidence.loss_and_error(optimum.parameters)
     status = Status.INTERRUPTED if interrupted or run.interrupted else optimum.status
-    return Regression(posterior, "grid", -loss, error, optimum.evaluations, status)
+    return Regression(posterior, "grid", -loss, error, optimum.evaluations, status, float(np.sum(rows.counts)))
 
 
 def _learn_on_patch(problem: RegressionProblem, run: Run) -> Optimum:

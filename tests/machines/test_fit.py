@@ -3,6 +3,7 @@
 import signal
 from dataclasses import replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy.special import expit
 from thalweg.kernels import Gaussian
 from thalweg.machines import Auto, HingeLoss, HuberLoss, LogisticLoss, Settings, SquaredLoss, Table, fit, learn
 from thalweg.machines.learner import MIN_GAIN
+from thalweg.machines.search import Rung
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -108,6 +110,37 @@ def test_an_interrupt_before_anything_was_learned_is_raised():
     table = Table(X, (TABLE.targets > 0).astype(float), TABLE.weights)
     with pytest.raises(KeyboardInterrupt):
         fit(table, replace(SETTINGS, loss=Interrupted()), seed=0)
+
+
+class Counted(HingeLoss):
+    """The hinge loss, with a count of its evaluations."""
+
+    calls: ClassVar[list] = []
+
+    def smoothed_gradient(self, f, y, dual):
+        self.calls.append(len(f))
+        return super().smoothed_gradient(f, y, dual)
+
+
+def test_after_an_interrupted_search_a_hinge_takes_a_few_rounds(monkeypatch):
+    """Solved for to the end, even the few rows that are left take seconds."""
+    score = Rung.score
+
+    def interrupted(rung, candidate):
+        if len(rung.x) > 500:  # on the second rung
+            raise KeyboardInterrupt
+        return score(rung, candidate)
+
+    monkeypatch.setattr(Rung, "score", interrupted)
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(700, 3))
+    table = Table(x, np.sign(x[:, :1] * x[:, 1:2] + 0.3 * draw.normal(size=(700, 1))), np.ones(700))
+    Counted.calls.clear()
+    with pytest.warns(UserWarning, match="interrupted"):
+        found = fit(table, Settings(loss=Counted()), seed=0)
+    assert found.features == 500
+    assert 0 < len(Counted.calls) < 30
+    assert np.mean(np.sign(found.predict(x)) == table.targets) > 0.6
 
 
 @pytest.mark.parametrize("loss", [SquaredLoss(), HuberLoss(0.5), LogisticLoss()], ids=lambda loss: type(loss).__name__)

@@ -28,7 +28,8 @@ from thalweg.kernels import (
     kernel_or_class,
     median_distance,
 )
-from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier
+from thalweg.processes import ClassifierSettings, fit_classifier
+from thalweg.processes.learning import starting_kernels
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(20, 2))
@@ -293,8 +294,8 @@ CASES = [
         lambda: fit_classifier(X, Y + 3.0, SETTINGS, K),
         (ValueError, "y must be labels 0 or 1"),
     ),
-    ("default kernel of one row", lambda: default_kernel(X[:1]).lengthscale, near(1.0)),
-    ("default kernel of equal rows", lambda: default_kernel(np.ones((5, 2))).lengthscale, near(1.0)),
+    ("default kernel of one row", lambda: starting_kernels(X[:1])[0].lengthscale, near(1.0)),
+    ("default kernel of equal rows", lambda: starting_kernels(np.ones((5, 2)))[0].lengthscale, near(1.0)),
 ]
 
 

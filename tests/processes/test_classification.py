@@ -17,9 +17,9 @@ from thalweg.gaussian.ascent import maximise_bound
 from thalweg.gaussian.oracle import WeightLikelihood
 from thalweg.gaussian.posteriors import Implicit
 from thalweg.kernels import Gaussian, Linear, Matern32
-from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier, probabilities
+from thalweg.processes import ClassifierSettings, fit_classifier, probabilities
 from thalweg.processes.inference import LatentRows, infer
-from thalweg.processes.learning import subset_of_rows
+from thalweg.processes.learning import starting_kernels, subset_of_rows
 from thalweg.runs import Run
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
@@ -155,9 +155,9 @@ def test_a_likelihood_that_is_not_log_concave_keeps_a_covariance():
 
 
 def test_the_default_kernel_counts_equal_rows_once():
-    once, twice = default_kernel(X), default_kernel(np.repeat(X, 2, axis=0))
+    once, twice = (starting_kernels(rows)[0] for rows in (X, np.repeat(X, 2, axis=0)))
     assert once == twice
-    assert float(default_kernel(np.ones((3, 2))).lengthscale) == 1.0
+    assert float(starting_kernels(np.ones((3, 2)))[0].lengthscale) == 1.0
 
 
 def test_precision_is_double_whatever_is_switched_on(fixed):

@@ -5,7 +5,6 @@
 :class:`ClassifierSettings`     how to look for it
 :class:`ProcessPosterior`       what was found, and predictions from it
 :func:`probabilities`           those of labels, from its means and variances
-:func:`default_kernel`          a kernel to start from
 :func:`fit_regressor`           numbers by a process with noise, exactly or by solves
 :class:`RegressorSettings`      how to look for it
 :class:`Regression`             what was found
@@ -15,5 +14,4 @@
 from thalweg.processes.classification import *
 from thalweg.processes.fit import *
 from thalweg.processes.inference import *
-from thalweg.processes.learning import *
 from thalweg.processes.problem import *

@@ -156,25 +156,17 @@ def solve(
 ) -> CGResult:
     """Solve B x = right, as P^(−½) B P^(−½) (P^½ x) = P^(−½) right; residuals are relative, in the norm of P⁻¹."""
     root = 1 / jnp.sqrt(preconditioner)
-    frequencies = right.shape[1:]
-
-    def as_columns(block: Array) -> Float[Array, "2f m"]:
-        parts = flat(block)
-        return jnp.concatenate([parts.real, parts.imag], axis=1).T
-
-    def as_block(columns: Float[Array, "2f m"]) -> Array:
-        real, imaginary = jnp.split(columns.T, 2, axis=1)
-        return jax.lax.complex(real, imaginary).reshape(-1, *frequencies)
+    as_block = lambda columns: columns.T.reshape(-1, *right.shape[1:])
 
     def apply(columns: Array) -> Array:
         scaled = _times(root, as_block(columns))
-        return as_columns(_times(root, scaled + coordinates.analysis(given.gram(coordinates.synthesis(scaled)))))
+        return flat(_times(root, scaled + coordinates.analysis(given.gram(coordinates.synthesis(scaled))))).T
 
-    begin = as_columns(_times(root, right))
+    begin = flat(_times(root, right)).T
     end = traced_conjugate_gradients(apply, begin, tol, MAX_PRODUCTS)
-    norms = jnp.sqrt(jnp.sum(begin**2, axis=0))
+    norms = jnp.linalg.norm(begin, axis=0)
     residual = end.norms / jnp.where(norms > 0, norms, 1)
-    return CGResult(_times(root, as_block(end.x)), end.iterations, residual, end.sizes, end.ratios)
+    return CGResult(_times(root, as_block(end.x)), end.iterations, residual, end.sizes.real, end.ratios.real)
 
 
 @quick_jit(lambda *_: False, tuned=False)

@@ -15,11 +15,10 @@ from thalweg.processes.evidence import PRIOR_DEVIATION, TOLERANCE_NATS, LogPoste
 from thalweg.processes.exact import EvidenceEvaluation, computes_on_device
 from thalweg.processes.inference import ClassifierSettings, LatentPosterior, LatentRows, infer
 from thalweg.processes.observations import varying
+from thalweg.rows.scale import standard_scales
 from thalweg.runs import Run
 from thalweg.selection import Entry, race
 from thalweg.threads import enough_threads
-
-__all__ = ["default_kernel"]
 
 SUBSET_ROWS = 256
 """Rows that starting points are compared on where there are more than twice as many. A posterior of twice as many takes
@@ -30,40 +29,28 @@ ONE_SCALE_RATIO = 1.5
 differ. With twice as much, a feature counts for a third of another before both kernels are tried."""
 
 
-def default_kernel(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> Kernel:
-    """Return a kernel with the median distance between rows as lengthscale, and variance 10.
-
-    Examples
-    --------
-    >>> default_kernel(np.array([[0.0], [2.0], [2.0]]))
-    Gaussian(lengthscale=2, variance=10)
-    """
-    return starting_kernels(inputs, kind)[0]
-
-
 def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> list[Kernel]:
-    """Return the default kernel, and if features differ in scale another with a lengthscale for each.
+    """Return a kernel with the median distance between rows as lengthscale and variance 10, and perhaps another.
 
-    Those are as the standard deviations are: the kernel of standardised features.
+    If features differ in scale that has a lengthscale for each, as the standard deviations are: it is the kernel of
+    standardised features.
 
     Examples
     --------
+    >>> starting_kernels(np.array([[0.0], [2.0], [2.0]]))
+    [Gaussian(lengthscale=2, variance=10)]
     >>> starting_kernels(np.array([[0.0, 0.0], [2.0, 200.0]]))[1]
     Gaussian(lengthscale=[2.82843, 282.843], variance=10)
     """
     # Of rows that differ, so that a row given twice and a row of weight two lead to the same kernel.
     rows = np.unique(inputs, axis=0)
-    rows = rows[0] - rows  # an offset costs digits
-    unit = np.max(np.abs(rows)) or 1.0  # squares of very large or small numbers have none
-    rows = rows / unit
-    spread = rows.std(axis=0)
-    varying = spread > 0
+    spread, varies = standard_scales(rows), varying(rows)
     scales: list[np.ndarray] = [np.ones(())]
-    if np.any(varying) and spread.max() > ONE_SCALE_RATIO * spread[varying].min():
-        scales = [np.ones(len(spread)), np.where(varying, spread, 1.0)]
+    if np.any(varies) and spread[varies].max() > ONE_SCALE_RATIO * spread[varies].min():
+        scales = [np.ones(len(spread)), spread]
     median = lambda rows: median_distance(rows, np.random.default_rng(0)) if len(rows) > 1 else 1.0
     with jax.enable_x64(True):
-        lengths = [jax.device_put(unit * median(rows / scale) * scale) for scale in scales]
+        lengths = [jax.device_put(median(rows / scale) * scale) for scale in scales]
         return [kind(lengthscale=length, variance=jax.device_put(np.array(10.0))) for length in lengths]
 
 

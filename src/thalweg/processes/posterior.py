@@ -136,9 +136,9 @@ class ExactPosterior:
 
 
 def _normals(mean: np.ndarray, covariance: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    root = vectors * np.sqrt(np.maximum(values, 0))
-    return mean[:, :, None] + np.einsum("ij,jtc->itc", root, rng.standard_normal((*mean.shape, count)))
+    size = mean.shape[1], count
+    drawn = rng.multivariate_normal(0 * mean[:, 0], covariance, size, check_valid="ignore", method="eigh")
+    return mean[:, :, None] + np.moveaxis(drawn, 2, 0)
 
 
 def widening(differences: np.ndarray, variances: np.ndarray) -> float:

@@ -330,7 +330,9 @@ def test_usps(tmp_path):
 def test_covtype(tmp_path):
     row = [2596, -51, *range(52), 5]
     path = write(tmp_path / "covtype.data.gz", gzip.compress((",".join(map(str, row)) + "\n").encode()))
-    arrays = converters.covtype([path])
+    convert = CATALOGUE["covtype"].convert
+    assert convert is not None
+    arrays = convert([path])
     check(arrays, X=("int16", [row[:-1]]), y=("uint8", [5]), feature_names=("<U34", arrays["feature_names"]))
     assert arrays["feature_names"].shape == (54,)
 

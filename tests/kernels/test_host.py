@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.kernels.host import has_host_form, kernel_tiles, squared_distances_on_host, summands
+from thalweg.kernels.host import has_host_form, kernel_tiles, summands
 
 RADIAL = [Gaussian, Matern12, Matern32, Matern52]
 RNG = np.random.default_rng(0)
@@ -60,13 +60,6 @@ def test_products_are_those_of_the_matrix():
     weights = RNG.normal(size=(9, 2))
     exact = np.asarray(Matern52(0.8)(X, Y)) @ weights
     np.testing.assert_allclose(kernel_tiles(Matern52(0.8), X, Y).apply(weights), exact, rtol=1e-8, atol=1e-12)
-
-
-def test_squared_distances_are_never_negative():
-    x = np.repeat(1e3 + X, 2, axis=0)
-    squares = squared_distances_on_host(x, x)
-    assert np.min(squares) >= 0
-    np.testing.assert_allclose(squares[::2, ::2], ((X[:, None] - X) ** 2).sum(-1), atol=1e-8)
 
 
 def test_which_kernels_numpy_can_compute():

@@ -282,7 +282,7 @@ def test_words_are_no_counts():
 def test_predictions_refuse_what_a_fit_would():
     X = np.random.default_rng(0).standard_normal((20, 2))
     model = BernoulliGLM().fit(X, np.arange(20) % 2)
-    with pytest.raises(ValueError, match=r"X must hold numbers of at most 1e\+100"):
+    with pytest.raises(ValueError, match=r"X must hold numbers of at most 1e\+75, found"):
         model.predict_proba(X * 1e155)
 
 
@@ -290,9 +290,7 @@ def test_predictions_refuse_what_a_fit_would():
 def test_columns_whose_squares_are_0_are_refused(model):
     """They were taken for constant, with a warning that named another reason, and predictions overflowed."""
     X = np.random.default_rng(0).standard_normal((20, 2)) * [1.0, 1e-200]
-    with pytest.raises(
-        ValueError, match=r"numbers of at least 1e-100 or 0 alone in each column, found .*e-200 at most in x1"
-    ):
+    with pytest.raises(ValueError, match=r"in each column one of at least 1e-75 or 0 alone, found .*e-200 in column 1"):
         model.fit(X, np.arange(20) % 2)
     model.fit(X * [1.0, 0.0], np.arange(20) % 2)
 

@@ -20,14 +20,6 @@ from thalweg.data.catalogue import Arrays
 
 Paths = Sequence[Path]
 
-COVTYPE_FEATURES = [
-    *("Elevation", "Aspect", "Slope", "Horizontal_Distance_To_Hydrology", "Vertical_Distance_To_Hydrology"),
-    *("Horizontal_Distance_To_Roadways", "Hillshade_9am", "Hillshade_Noon", "Hillshade_3pm"),
-    "Horizontal_Distance_To_Fire_Points",
-    *(f"Wilderness_Area{i}" for i in range(1, 5)),
-    *(f"Soil_Type{i}" for i in range(1, 41)),
-]
-
 
 def train_and_test_tables(paths: Paths) -> Arrays:
     """Two tables of comma-separated numbers, training and test part, the label ±1 in the last column."""
@@ -78,11 +70,11 @@ def usps_3v5(paths: Paths) -> Arrays:
     }
 
 
-def covtype(paths: Paths) -> Arrays:
+def covtype(paths: Paths, feature_names: Sequence[str]) -> Arrays:
     """UCI's gzipped table of 54 integers and the label, 1 to 7."""
     table = np.loadtxt(paths[0], delimiter=",", dtype=np.int16, ndmin=2)
     y = table[:, -1].astype(np.uint8)
-    return {"X": np.ascontiguousarray(table[:, :-1]), "y": y, "feature_names": np.array(COVTYPE_FEATURES)}
+    return {"X": np.ascontiguousarray(table[:, :-1]), "y": y, "feature_names": np.array(feature_names)}
 
 
 def skin(paths: Paths) -> Arrays:

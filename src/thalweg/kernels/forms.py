@@ -3,7 +3,6 @@
 import math
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -80,14 +79,9 @@ class Stationary(Kernel):
         >>> Laplacian(lengthscale=2.0).spectral_density(np.zeros((1, 1))).round(4)  # 2/π
         Array([0.6366], dtype=float...)
         """
-        return _spectral_density(self, self.rows("omega", omega))
-
-
-# Compiled here, so that a call outside of jit makes one program and not one for each operation.
-@jax.jit
-def _spectral_density(kernel: Stationary, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
-    lengthscale = jnp.broadcast_to(kernel.lengthscale.astype(omega.dtype), omega.shape[1:])
-    return jnp.exp(kernel.standard_log_density(omega * lengthscale[None, :]) + jnp.sum(jnp.log(lengthscale)))
+        omega = self.rows("omega", omega)
+        lengthscale = jnp.broadcast_to(self.lengthscale.astype(omega.dtype), omega.shape[1:])
+        return jnp.exp(self.standard_log_density(omega * lengthscale[None, :]) + jnp.sum(jnp.log(lengthscale)))
 
 
 def positive(name: str, value: Any) -> Array:

@@ -40,21 +40,6 @@ def summands(kernel: Kernel) -> tuple[Kernel, ...]:
     return (kernel,) if has_host_form(kernel) else ()
 
 
-def squared_distances_on_host(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """‖x_i − y_j‖² in float64.
-
-    Examples
-    --------
-    >>> squared_distances_on_host(np.array([[0.0], [3.0]]), np.array([[1.0]]))
-    array([[1.],
-           [4.]])
-    """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    squares = np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1)[None, :]
-    squares -= 2 * (x @ y.T)
-    return np.maximum(squares, 0, out=squares)
-
-
 def kernel_tiles(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None, *, stored: bool = False) -> Tiles:
     """Return the matrix k(x_i, y_j) in tiles, in the dtype of ``x``; without ``y`` that of ``x`` with itself.
 

@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax
+from sklearn.metrics.pairwise import euclidean_distances
 
 from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.forms import Radial
-from thalweg.kernels.host import kernel_tiles, squared_distances_on_host
+from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
 from thalweg.linalg import factorise, leave_one_out
 from thalweg.machines.calibration import MIN_ROWS
@@ -117,7 +118,7 @@ class Rung:
         metric, dtype = candidate.metric, float if drowns_in_float32(candidate.ridge, len(self.x)) else np.float32
         if (metric, dtype) not in self._distances:
             x = metric.apply(self.x)
-            squares = squared_distances_on_host(x, x)
+            squares = euclidean_distances(x, squared=True)
             some = squares[:FIRST_RUNG, :FIRST_RUNG]  # all pairs of so many rows know the median to 2 %
             between = some[np.tril_indices(len(some), -1)]
             median = float(np.sqrt(np.median(between[between > 0]))) if np.any(between > 0) else 1.0

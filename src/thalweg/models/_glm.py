@@ -18,11 +18,8 @@ from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
 from thalweg.models._common import Storable, seed, unharmed
-from thalweg.models._inputs import dense, example_weights, row_numbers, validated, warn_of_little_weight
+from thalweg.models._inputs import check_sizes, dense, example_weights, row_numbers, validated, warn_of_little_weight
 from thalweg.models._summary import Summary
-
-LARGEST_NUMBER = 1e100
-"""The squares of larger numbers could overflow, and those of their inverses be 0: from 1e154 on they would."""
 
 POSITIVE: Interval = Interval(Real, 0, None, closed="neither")
 
@@ -90,13 +87,11 @@ class GeneralisedLinearModel(Storable):
     def _observations(
         self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool = True, classes: Any = None
     ) -> linear.LinearObservations:
-        numeric = is_regressor(self)
-        X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
+        numeric = {"y_numeric": is_regressor(self)}
+        X, y = validated(self, X, y, reset=first, dtype=np.float64, accept_sparse="csr", **numeric)
         X = dense(X)
-        _check_size("X", X)
-        _check_size("y", y)
-        if numeric and 0 < (varies := float(np.ptp(y.astype(float)))) < (least := LARGEST_NUMBER**-0.5):
-            raise ValueError(f"y must vary by {least:g} or not at all, found {varies:g}")
+        check_sizes("X", X)
+        check_sizes("y", y)
         if not first and self.fit_intercept != (had := self._has_intercept()):
             raise ValueError(
                 f"fit_intercept must stay what it was in the first fit, {had}, found {self.fit_intercept!r}: set it "
@@ -106,17 +101,12 @@ class GeneralisedLinearModel(Storable):
         # Classes are those of rows that count.
         counts = weights > 0
         targets, weights = self._targets(y[counts], weights[counts], first, classes)
-        self._check_columns(X[counts])
+        self._warn_of_rounding(X[counts])
         return linear.LinearObservations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
 
-    def _check_columns(self, X: np.ndarray) -> None:
-        """Refuse columns whose squares are 0, and warn of those that vary by no more than rounding."""
+    def _warn_of_rounding(self, X: np.ndarray) -> None:
+        """Warn of columns that vary by no more than rounding."""
         sizes, names = np.max(np.abs(X), axis=0), np.array(self._names(), dtype=object)
-        if np.any(tiny := (sizes > 0) & (sizes < 1 / LARGEST_NUMBER)):
-            raise ValueError(
-                f"X must hold numbers of at least {1 / LARGEST_NUMBER:g} or 0 alone in each column, found "
-                f"{sizes[tiny][0]:g} at most in {names[tiny][0]}: take other units"
-            )
         lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= RELATIVE_ROUNDING * sizes)
         if self.fit_intercept and np.any(lost):
             warnings.warn(
@@ -184,7 +174,7 @@ class GeneralisedLinearModel(Storable):
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         X = dense(validated(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
-        _check_size("X", X)
+        check_sizes("X", X, least=0)
         return X
 
     def _predicted(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -249,11 +239,6 @@ class GeneralisedLinearModel(Storable):
         means, deviations = moments.reshape(2, len(parts), -1)
         freedoms = np.array([part.freedom for part in parts])
         return linear.CoefficientMarginals(np.array(shares), means, deviations, freedoms)
-
-
-def _check_size(name: str, array: np.ndarray) -> None:
-    if np.issubdtype(array.dtype, np.floating) and (largest := float(np.max(np.abs(array)))) > LARGEST_NUMBER:
-        raise ValueError(f"{name} must hold numbers of at most {LARGEST_NUMBER:g}, found {largest:g}")
 
 
 class Regressor(RegressorMixin, GeneralisedLinearModel):

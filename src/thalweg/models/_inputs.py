@@ -14,6 +14,9 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 _MOST_ENTRIES = 2**27
 """Of a sparse matrix that is made dense: a gibibyte of them."""
 
+LARGEST_NUMBER = 1e75
+"""The largest number of a column, and the inverse of the smallest: searches take fourth powers of both."""
+
 _MOST_EXAMPLES = 1e15
 """With more of them than float64 can count one by one, posteriors are narrower than it can tell."""
 
@@ -204,6 +207,25 @@ def row_numbers(name: str, value: Any, count: int, above: float = -np.inf, least
         limit = f" above {above:g}" if np.isfinite(above) else f" of at least {least:g}" if np.isfinite(least) else ""
         raise ValueError(f"{name} must hold finite numbers{limit}, found {found[wrong][0]:g}")
     return found
+
+
+def check_sizes(name: str, array: np.ndarray, least: float = 1 / LARGEST_NUMBER) -> None:
+    """Refuse numbers whose powers overflow, and columns whose largest number is below the least: powers of it are 0.
+
+    Examples
+    --------
+    >>> check_sizes("X", np.array([[1.0, 1e-200]]))
+    Traceback (most recent call last):
+        ...
+    ValueError: X must hold numbers of at most 1e+75, and in each column one of at least 1e-75 or 0 alone, found ...
+    """
+    if np.issubdtype(array.dtype, np.floating):
+        sizes = np.atleast_1d(np.max(np.abs(array), axis=0, initial=0.0)).astype(float)
+        if np.any(wrong := (sizes > LARGEST_NUMBER) | ((sizes > 0) & (sizes < least))):
+            limits = f"of at most {LARGEST_NUMBER:g}"
+            limits += f", and in each column one of at least {least:g} or 0 alone" if least else ""
+            found = f"{sizes[wrong][0]:g}" + (f" in column {np.argmax(wrong)}" if array.ndim == 2 else "")
+            raise ValueError(f"{name} must hold numbers {limits}, found {found}: take other units")
 
 
 def unmasked(name: str, array: Any) -> None:

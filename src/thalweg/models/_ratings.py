@@ -9,16 +9,13 @@ import numpy as np
 from thalweg import arguments
 from thalweg.completion import Ratings
 from thalweg.models._ids import IdIndex, as_ids, id_pairs
-from thalweg.models._inputs import row_weights, unmasked
+from thalweg.models._inputs import check_sizes, row_weights, unmasked
 
 MIN_RATINGS = 20
 """Ratings below which neither their noise nor their range is known. At twice as many, warnings would come too often."""
 
 MAX_COUNT = 100_000
 """The largest count: with more, single precision loses what other cells say."""
-
-SIZE_LIMITS = (1e-100, 1e100)
-"""Sizes of numbers other than 0 whose squares, and sums of them, are far from 0 and from overflow."""
 
 
 class GivenRatings(NamedTuple):
@@ -54,16 +51,8 @@ def checked_values(name: str, values: Any, count: int) -> np.ndarray:
     if not np.all(np.isfinite(numbers)):
         index = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise ValueError(f"{name} must hold finite numbers, found {numbers[index]} at index {index}")
-    _check_sizes(name, numbers)
+    check_sizes(name, numbers)
     return numbers
-
-
-def _check_sizes(name: str, values: np.ndarray) -> None:
-    largest, (low, high) = float(np.max(np.abs(values), initial=0.0)), SIZE_LIMITS
-    if largest and not low <= largest <= high:
-        raise ValueError(
-            f"{name} must hold numbers of sizes from {low:g} to {high:g}, found {largest:g}: take other units"
-        )
 
 
 def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: bool = False) -> GivenRatings:
@@ -180,7 +169,7 @@ def side_information(name: str, features: Any, ids: np.ndarray, width: int | Non
         raise ValueError(f"{name} must have a vector for each of {len(known)} ids, found shape {vectors.shape}")
     if not np.all(np.isfinite(vectors)):
         raise ValueError(f"{name} must hold finite numbers; leave out the ids of which nothing is known")
-    _check_sizes(name, vectors)
+    check_sizes(name, vectors)
     if len(np.unique(known)) != len(known):
         raise ValueError(f"{name} must have one vector an id, found an id twice")
     if width is not None and vectors.shape[1] != width:

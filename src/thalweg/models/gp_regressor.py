@@ -16,10 +16,7 @@ from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
 from thalweg.models._common import Storable, settings_of, unharmed
-from thalweg.models._inputs import row_numbers, row_weights, validated
-
-MAX_NUMBER = 1e75
-"""The largest number in X or y, and the inverse of the least range: searches take fourth powers."""
+from thalweg.models._inputs import check_sizes, row_numbers, row_weights, validated
 
 ENOUGH_STEPS = 25
 """Steps after which a search that goes on gains little, so that ending it needs no warning."""
@@ -170,12 +167,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         if not self.learn and self.noise is None and not np.any(self.alpha):
             raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
         for name, array in (("X", X), ("y", y)):
-            largest, ranges = np.max(np.abs(array)), np.ptp(array, axis=0)
-            if largest > MAX_NUMBER:
-                raise ValueError(f"{name} must stay below {MAX_NUMBER:g}, found {largest:g}: its powers overflow")
-            if np.any(lost := (ranges > 0) & (ranges < 1 / MAX_NUMBER)):
-                found = f"found {np.min(ranges[lost]):g}: its powers underflow"
-                raise ValueError(f"{name} must vary by {1 / MAX_NUMBER:g} or not at all, {found}")
+            check_sizes(name, array)
 
     def _standardised(self, X: np.ndarray, y: np.ndarray, kernel: Kernel | type[Kernel] | None) -> np.ndarray:
         """Return targets as columns, less an offset, and in units of their own if there are several."""

@@ -211,7 +211,7 @@ class RealTargets(TargetModel):
         # The last entry of the triangular factor is the distance of the targets from the span of the features.
         triangle: Any = np.linalg.qr(np.vstack([examples, prior]), mode="r")
         # Above 0 where all targets are equal, by so much that its inverse and squares are numbers.
-        return float(max(triangle[-1, -1] ** 2 / np.sum(rows.weights), np.finfo(float).tiny ** (1 / 3)))
+        return float(max(triangle[-1, -1] ** 2 / np.sum(rows.weights), np.sqrt(np.finfo(float).tiny)))
 
 
 def climb(

@@ -66,7 +66,9 @@ def test_each_candidate_is_scored_once_on_a_rung(parallel):
         seen.append((x, rung))
         return np.array([(x - 3.0) ** 2])
 
-    race([0, 1, 8], score, [1, 2], axes=lambda rung: [(lambda x: x + 1, lambda x: x - 1)], parallel=parallel)
+    race(
+        [0, 1, 8], score, [1, 2], axes=lambda rung: [(lambda x: x + 1, lambda x: x - 1)], parallel=lambda rung: parallel
+    )
     assert len(seen) == len(set(seen))
 
 
@@ -77,7 +79,7 @@ def test_interrupted_race_returns_the_best_so_far():
         return np.array([x])
 
     with pytest.warns(UserWarning, match="interrupted"):
-        result = race([5.0, 4.0], score, [1, 2], parallel=False)
+        result = race([5.0, 4.0], score, [1, 2], parallel=lambda rung: False)
     assert result.interrupted
     assert result.best.candidate == 4.0
 

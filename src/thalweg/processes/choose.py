@@ -82,7 +82,7 @@ class KernelChoice:
             standard_errors=LEVEL_STANDARD_ERRORS,
             survivors=len(self.starts),
             kind=lambda candidate: tuple(map(type, summands(candidate.start.kernel))),
-            parallel=not any(one.on_device for one in rungs),
+            parallel=lambda rung: not rung.on_device,
         )
         # Of candidates that are level on the last rows, the likeliest; those of an interrupted race have other rows.
         level = [] if result.interrupted else result.level

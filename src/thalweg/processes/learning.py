@@ -154,7 +154,7 @@ def learn(
         return [replace(winner, kernel=type(winner.kernel)(lengthscale, winner.kernel.variance), tied=False)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
-        parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
+        parallel = lambda rung: not computes_on_device(len(rung[0].inputs)) and settings.batch_size is None
         if run.hurries:  # the process of another class was interrupted
             kernels, rows, settings = kernels[:1], subset, replace(settings, learn=False)
         first = [(subset, TOLERANCE_NATS)] if settings.learn or subset is not rows else []

@@ -148,7 +148,7 @@ def race(
     survivors: int = 1,
     kind: Callable[[Candidate], Hashable] | None = None,
     enough: float = -np.inf,
-    parallel: bool = True,
+    parallel: Callable[[Rung], bool] = lambda rung: True,
 ) -> RaceResult[Candidate]:
     """Return the best candidate after all rungs.
 
@@ -183,7 +183,7 @@ def race(
     enough
         The sum of losses at which nothing is left to gain on a rung.
     parallel
-        Whether candidates are scored beside each other, on as many cores as there are.
+        ``parallel(rung)``, whether candidates are scored beside each other, on as many cores as there are.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def race(
     with Run("search") as run:
         going = list(candidates)
         for rung in rungs:
-            scores = _Scores(score, rung, parallel)
+            scores = _Scores(score, rung, parallel(rung))
             run_scores.append(scores)
             best = _raced(going, scores, rung, fresh, axes, refine, propose, least_gain, standard_errors, enough, run)
             level = _level(best, scores, standard_errors, survivors, kind or (lambda candidate: candidate))

@@ -232,7 +232,7 @@ def start_corpus(corpus: Corpus, run: Run) -> EMState:
         return -bounds - log_prior / len(bounds)
 
     # A compiled program uses all cores, so candidates take turns.
-    best = race(range(len(states)), losses, [RACE_PASSES], parallel=False).best.candidate
+    best = race(range(len(states)), losses, [RACE_PASSES], parallel=lambda rung: False).best.candidate
     run.keep(states[best].topics)
     return states[best]
 

@@ -408,6 +408,14 @@ def test_steps_too_short_for_small_units_are_no_arrival(step):
     assert not in_units(1e-25, step=step).success
 
 
+def test_steps_too_short_for_one_coordinate_are_no_arrival():
+    """Brown's badly scaled function: what a step would move the long coordinate by is lost to its rounding."""
+    brown = lambda x: (x[0] - 1e6) ** 2 + (x[1] - 2e-6) ** 2 + (x[0] * x[1] - 2) ** 2
+    result = short(Exact(brown), np.ones(2, np.float32), steps=500)
+    assert abs(jax.grad(brown)(result.x)[0]) > 1e5
+    assert result.status is Status.STAGNATED
+
+
 def test_an_objective_whose_digits_underflow_says_so():
     result = in_units(1e-35, steps=500)
     assert not result.success

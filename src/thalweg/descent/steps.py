@@ -96,8 +96,8 @@ class StepRule(trees.Part):
         norm = reduce(jnp.maximum, norms)
         if not move.descent.divergence.linear:
             return norm
-        # A step so short that rounding loses it has not converged: the gradient is its residual. Without a term it is in
-        # any case, and differences of coordinates lose what is small beside them.
+        # A step so short that rounding loses it has not converged: the gradient is its residual. Without a term it is
+        # always, since differences of coordinates lose what is small beside them.
         lost = jnp.ones((), bool)
         if not isinstance(move.descent.term, Zero):
             moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)

@@ -137,7 +137,7 @@ def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     lower = cholesky(matrix, np.asarray(0.0 if diagonal is None else diagonal, matrix.dtype))
     if np.isfinite(lower[-1, -1]):  # as nearly always, where nothing more needs to be worked out
         return Factor(lower, np.zeros((), matrix.dtype))
-    factor = _raised_until_positive(matrix, diagonal)
+    factor = _raised_until_positive(matrix, diagonal, 1)
     if not np.isfinite(factor.lower[-1, -1]):
         mean = np.mean(np.diagonal(matrix))
         found = "NaN or infinity in it" if not np.all(np.isfinite(matrix)) else f"a diagonal of {mean:.3g} on average"
@@ -145,7 +145,7 @@ def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     return factor
 
 
-def _raised_until_positive(matrix: Any, diagonal: Any) -> Factor:
+def _raised_until_positive(matrix: Any, diagonal: Any, begin: int = 0) -> Factor:
     xp = namespace(matrix)
     added = xp.asarray(0.0 if diagonal is None else diagonal, matrix.dtype)
     scale = abs(matrix.diagonal() + added).mean()
@@ -156,7 +156,8 @@ def _raised_until_positive(matrix: Any, diagonal: Any) -> Factor:
         return k, cholesky(matrix, added + raised), raised
 
     fails = lambda state: ~xp.isfinite(state[1][-1, -1]) & (state[0] < MAX_RAISES)
-    _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), attempt(xp.zeros((), matrix.dtype)), xp)
+    first = attempt(xp.asarray(begin, matrix.dtype))
+    _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), first, xp)
     return Factor(lower, raised)
 
 

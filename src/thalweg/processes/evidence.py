@@ -306,7 +306,7 @@ def sample_parameters(
         return degrees / 2 * np.log1p(square(point) / T_DEGREES) - value, value
 
     point, (level, value) = mode, height(mode)
-    draws, burn_in = [], min(len(mode), count)  # a step all but forgets where the chain was
+    draws, burn_in = [], min(len(mode), count)  # ten steps forget all but a tenth of where the chain was
     for step in range((burn_in + count) * stride):
         # A t law is a mixture of normal ones: the next step knows which.
         width = np.sqrt((T_DEGREES + square(point)) / rng.chisquare(degrees))

@@ -28,6 +28,29 @@ def test_intervals_cover_whatever_the_loss(loss, tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "model").predict_interval(new[:5]), model.predict_interval(new[:5]))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "level"), [(20, 0.8), (20, 0.9), (40, 0.9)])
+def test_intervals_of_few_rows_know_that_these_have_chosen_the_kernel(rows, level):
+    """Of 20 rows 83 % of new targets were in intervals of 90 %; five standard errors over 100 sets."""
+    shares = []
+    for seed in range(100):
+        draw = np.random.default_rng([seed, 3])
+        x = draw.normal(size=(rows + 300, 2))
+        y = np.sin(2 * x[:, 0]) + 0.3 * draw.normal(size=rows + 300)
+        low, high = KernelRegressor(random_state=0).fit(x[:rows], y[:rows]).predict_interval(x[rows:], level=level)
+        shares.append(np.mean((low <= y[rows:]) & (y[rows:] <= high)))
+    assert abs(np.mean(shares) - level) < 5 * np.std(shares) / 10
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_probabilities_do_not_depend_on_the_unit_of_weights_or_a_table_joined_twice(loss):
+    fit = lambda x, y, unit: KernelClassifier(KERNEL, loss=loss, random_state=0).fit(x, y, np.full(len(y), unit))
+    labels = np.sin(2 * X[:, 0]) > 0
+    plain, twice = fit(X, labels, 1.0), fit(np.repeat(X, 2, axis=0), np.repeat(labels, 2), 1.0)
+    for other in (fit(X, labels, 3.0), fit(X, labels, 1000.0), twice):
+        np.testing.assert_allclose(other.predict_proba(X), plain.predict_proba(X), atol=2e-3)
+
+
 def test_intervals_cover_the_rows_that_weights_speak_of():
     """A weight of nine is the row nine times: half of them stand for nine tenths."""
     draw = np.random.default_rng(0)
@@ -82,8 +105,9 @@ def test_the_log_loss_of_held_out_rows_is_least(loss):
     margins, values = isinstance(loss, SquaredHingeLoss), rng.normal(size=(400, 3)) * 2
     odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * margins)
     labels = np.array([rng.choice(3, p=row / row.sum()) for row in odds])
-    table = Table(values, labels, rng.uniform(0.5, 2, size=400), codes=np.eye(3))
-    chance = 1 / (table.weights.sum() + 2)  # of another class, after Laplace
+    weights = rng.uniform(0.5, 2, size=400)
+    table = Table(values, labels, weights / weights.mean(), codes=np.eye(3))
+    chance = 1 / (400 + 2)  # of another class, after Laplace
     truth = np.where(np.eye(3)[labels] == 1, 1 - chance, chance / 2)
     found = calibration.fit_calibration(calibration.HeldOut(table, values), np.zeros(3), loss)
 

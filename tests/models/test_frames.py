@@ -91,3 +91,11 @@ def test_categories_that_are_numbers_are_taken_as_such():
 def test_other_errors_are_left_alone():
     with pytest.raises(ValueError, match=r"^Found input variables with inconsistent numbers of samples"):
         GPRegressor().fit(frame(np.arange(N)), CLASSES[:5])
+
+
+@pytest.mark.parametrize("kind", [object, "str"])
+def test_a_label_that_is_missing_is_called_missing(kind):
+    """They were "labels of one type, found numbers and str"."""
+    labels = pandas.Series(["no", "yes"] * 5 + ["no", None], dtype=kind)
+    with pytest.raises(ValueError, match=r"y must have no gaps, found (None|nan) at index 11"):
+        KernelClassifier().fit(np.arange(N)[:, None], labels)

@@ -3,6 +3,7 @@
 import inspect
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
@@ -72,6 +73,12 @@ def test_save_and_load_and_predict_is_equal_to_the_last_bit(fitted, tmp_path, na
     # A file of what was read is as good.
     again.save(tmp_path / "again")
     assert answers(thalweg.load(tmp_path / "again")) == answers(model)
+
+
+def test_what_was_loaded_predicts_as_quietly_in_the_default_precision(fitted, tmp_path):
+    fitted("GaussianGLM").save(tmp_path / "model")
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(thalweg.load(tmp_path / "model").predict(X), fitted("GaussianGLM").predict(X))
 
 
 def test_a_function_of_the_users_is_named_where_it_cannot_be_saved(tmp_path):

@@ -19,6 +19,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Scalar
 
 from thalweg.gaussian.special import Expected, normal_pdf
+from thalweg.trees import as_host_arrays
 
 __all__ = ["Likelihood", "Prediction"]
 
@@ -176,7 +177,7 @@ def _each(function: Callable[[Scalar, Scalar, Scalar], Any], y: Reals, m: Reals,
 
 def mean_targets(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """The mean of targets whose latent values are N(mean, variance), as a NumPy array."""
-    return _on_host(lambda *chunk: (likelihood.predict(*chunk).mean,), mean, variance)[0]
+    return _on_host(lambda *chunk: (as_host_arrays(likelihood).predict(*chunk).mean,), mean, variance)[0]
 
 
 def expected_on_host(likelihood: Likelihood, y: Any, m: Any, v: Any) -> Any:

@@ -13,18 +13,6 @@ CANCELLED = 1e-5
 matrix are then off by less than what a factor in float32 rounds anyway."""
 
 
-def has_host_form(kernel: Kernel) -> bool:
-    """Whether a kernel has a NumPy implementation: Gaussian and Matérn kernels do.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian, Laplacian
-    >>> has_host_form(Gaussian()), has_host_form(Laplacian())
-    (True, False)
-    """
-    return isinstance(kernel, Radial)
-
-
 def summands(kernel: Kernel) -> tuple[Kernel, ...]:
     """Return what a kernel is the sum of, if all of it has a NumPy implementation; else nothing.
 
@@ -37,7 +25,7 @@ def summands(kernel: Kernel) -> tuple[Kernel, ...]:
     if type(kernel) is Sum:
         left, right = summands(kernel.k1), summands(kernel.k2)
         return left + right if left and right else ()
-    return (kernel,) if has_host_form(kernel) else ()
+    return (kernel,) if isinstance(kernel, Radial) else ()
 
 
 def kernel_tiles(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None, *, stored: bool = False) -> Tiles:
@@ -52,7 +40,7 @@ def kernel_tiles(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None, *, 
     """
     other, symmetric = (x, True) if y is None else (y, False)
     dtype, shape = x.dtype, (len(x), len(other))
-    if not has_host_form(kernel):
+    if not isinstance(kernel, Radial):
         compiled: Any = kernel
         entries = lambda rows, columns: np.asarray(compiled(x[rows], other[columns]), dtype)
         return Tiles(entries, shape, dtype, symmetric=symmetric, stored=stored)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, log_expit, log_softmax, softmax
+from scipy.special import log_softmax, softmax
 
 from thalweg.arguments import number
 from thalweg.codec import storable
@@ -35,6 +35,10 @@ DEFAULT_BEND = 0.5
 
 LEAST_PROBABILITY, LEAST_CLASS_SHARE = 0.01, 0.1
 """Probabilities of the squared loss may be negative: they are at least this, or this share of a rare class's."""
+
+
+CHOSEN_NUMBERS = 3
+"""A lengthscale, a ridge and a family: rows that chose them look easier, left out, than new ones (Akaike, 1974)."""
 
 
 class HeldOut(NamedTuple):
@@ -170,6 +174,7 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
 
     Examples
     --------
+    >>> from scipy.special import expit
     >>> rng = np.random.default_rng(0)
     >>> f = rng.normal(size=(2000, 1)) * 3
     >>> y = (rng.uniform(size=2000) < expit(f[:, 0] / 2)).astype(int)
@@ -180,12 +185,14 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
     (True, 0.0, True)
     """
     outputs, margins = held_out.values.shape[1], not loss.probabilistic
-    # Beside the prior a row counts for one at least, whatever unit weights are in.
-    weights = held_out.table.weights[:, None] / min(float(np.mean(held_out.table.weights)), 1.0)
-    labelled = held_out.table.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
+    labels = max(outputs, 2)  # one output is the logit of the second of two, beside 0
+    # Beside the prior a row counts for one on average, whatever unit weights are in, and with its copies.
+    table, copies = held_out.table, held_out.table.copies
+    distinct = len(table) if copies is None else len(copies.first)
+    weights = table.weights[:, None] * (distinct / np.sum(table.weights))
+    labelled = table.targets[:, None] == np.arange(labels)
     # Rows that are all told apart are no proof that the next one will be: one more of them, half right (Laplace).
-    chance = 1 / (float(np.sum(weights)) + 2)
-    truth = np.where(labelled, 1 - chance, chance / max(outputs - 1, 1))
+    truth = np.where(labelled, 1 - 1 / (distinct + 2), 1 / (distinct + 2) / (labels - 1))
     parts, base = [held_out.values - intercept], intercept
     if margins:
         base = _margin_logits(intercept[None], intercept)
@@ -195,11 +202,9 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
         logits = base + sum(scaled) + x[len(parts) :]
-        if outputs == 1:
-            logs, p = truth * log_expit(logits) + (1 - truth) * log_expit(-logits), expit(logits)
-        else:
-            logs, p = truth * log_softmax(logits, axis=1), softmax(logits, axis=1)
-        errors = weights * (p - truth)
+        logits = np.hstack([0 * logits, logits])[:, -labels:]
+        logs, errors = truth * log_softmax(logits, axis=1), weights * (softmax(logits, axis=1) - truth)
+        errors = errors[:, -outputs:]
         gradient = [*(np.sum(errors * part) for part in scaled), *np.sum(errors, axis=0)]
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(gradient) + x / spread**2
 
@@ -238,13 +243,14 @@ def conformal_offsets(residuals: np.ndarray, level: float) -> tuple[np.ndarray, 
     """Return the offsets of f between which a new target lies with this probability: split conformal prediction.
 
     Of m residuals they are the k-th from either end, k = ⌊(m + 1)·(1 − level)/2⌋: with exchangeable rows a new target
-    is between them with at least that probability, whatever f is.
+    is between them with at least that probability, whatever f is. They are widened by e^(3/m) for what the search for a
+    kernel knew of these rows.
 
     Examples
     --------
     >>> low, high = conformal_offsets(np.arange(1.0, 100.0)[:, None], level=0.9)
-    >>> float(low[0]), float(high[0])
-    (5.0, 95.0)
+    >>> round(float(low[0]), 1), round(float(high[0]), 1)
+    (5.2, 97.9)
     """
     k = int((len(residuals) + 1) * (1 - level) / 2 + 1e-9)
     if k < 1:
@@ -252,4 +258,5 @@ def conformal_offsets(residuals: np.ndarray, level: float) -> tuple[np.ndarray, 
             f"level must be at most {1 - 2 / (len(residuals) + 1):.3g} where {len(residuals)} rows were held out for "
             f"calibration, found {level:g}"
         )
-    return residuals[k - 1], residuals[-k]
+    widening = np.exp(CHOSEN_NUMBERS / len(residuals))
+    return widening * residuals[k - 1], widening * residuals[-k]

@@ -17,7 +17,7 @@ from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.kernels.distances import product_in_halves, squared_distances
 from thalweg.kernels.draws import KINDS
 from thalweg.kernels.forms import Radial
-from thalweg.kernels.host import has_host_form, kernel_tiles
+from thalweg.kernels.host import kernel_tiles
 from thalweg.linalg import namespace
 from thalweg.padding import padded, padded_size
 from thalweg.rows import FeatureFrame, as_dense
@@ -325,7 +325,7 @@ _evaluate_on_device = quick_jit(lambda *_: False, tuned=False)(evaluate)
 
 def values_at(coordinates: Coordinates, expansion: Expansion, x: Any) -> Any:
     """Return f at rows: of landmarks on a CPU by NumPy, where nothing is compiled; else by JAX."""
-    landmarks = isinstance(coordinates, Points) and has_host_form(coordinates.kernel)
+    landmarks = isinstance(coordinates, Points) and isinstance(coordinates.kernel, Radial)
     if not (landmarks and jax.default_backend() == "cpu"):
         return _evaluate_on_device(coordinates, expansion, jnp.asarray(x))
     dtype, used = expansion.weights.dtype, int(expansion.used)

@@ -24,7 +24,8 @@ from thalweg.arguments import whole
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
-from thalweg.kernels.host import has_host_form, kernel_tiles
+from thalweg.kernels.forms import Radial
+from thalweg.kernels.host import kernel_tiles
 from thalweg.linalg import factorise, namespace
 from thalweg.linalg.arrays import matmul, replaced, while_loop
 from thalweg.machines.doubly_stochastic import Capped
@@ -64,7 +65,7 @@ def runs_on_host(kernel: Kernel) -> bool:
     >>> runs_on_host(Gaussian()) == (jax.default_backend() == "cpu")
     True
     """
-    return jax.default_backend() == "cpu" and has_host_form(kernel)
+    return jax.default_backend() == "cpu" and isinstance(kernel, Radial)
 
 
 class _Rounds(NamedTuple):

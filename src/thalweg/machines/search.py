@@ -295,9 +295,8 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
 def _wins(search: _Search, best: Candidate, rung: Rung, table: Table, rival: Loss) -> bool:
     """Whether a loss of probabilities predicts labels of rows left out better than squares, which are calibrated."""
     shift = _squared_intercept(table)
-    codes, shares = rung.y + shift, rung.leave_one_out(best) + shift
-    if table.outputs == 1:
-        codes, shares = (np.column_stack([1 - one, one]) for one in (codes, shares))
+    both, labels = (rung.y + shift, rung.leave_one_out(best) + shift), max(table.outputs, 2)
+    codes, shares = (np.hstack([1 - one, one])[:, -labels:] for one in both)  # one output is that of the second label
     logs = np.log(np.clip(shares, 1 / len(shares), 1.0))  # so many rows know no smaller probability
 
     def losses(sharpness: float) -> np.ndarray:

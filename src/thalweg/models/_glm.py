@@ -87,8 +87,7 @@ class GeneralisedLinearModel(Storable):
     def _observations(
         self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool = True, classes: Any = None
     ) -> linear.LinearObservations:
-        numeric = {"y_numeric": is_regressor(self)}
-        X, y = validated(self, X, y, reset=first, dtype=np.float64, accept_sparse="csr", **numeric)
+        X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=is_regressor(self), accept_sparse="csr")
         X = dense(X)
         check_sizes("X", X)
         check_sizes("y", y)

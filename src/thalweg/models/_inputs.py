@@ -70,9 +70,10 @@ def _checked_targets(model: Any, y: Any) -> Any:
     dtype = getattr(y, "dtype", np.dtype(object))
     if hasattr(dtype, "numpy_dtype") and not y.isna().any():
         y = y.to_numpy(dtype.numpy_dtype)
-    objects = np.asarray(y if dtype == np.dtype(object) and y is not None else (), object)
-    if (gaps := np.argwhere(np.equal(objects, np.array(None)))).size:
-        raise ValueError(f"y must have no gaps, found None at index {', '.join(map(str, gaps[0]))}")
+    objects = np.asarray(y if getattr(dtype, "kind", "O") == "O" and y is not None else (), object)
+    gaps = [at for at, one in np.ndenumerate(objects) if one is None or (isinstance(one, float) and one != one)]
+    if gaps:
+        raise ValueError(f"y must have no gaps, found {objects[gaps[0]]} at index {', '.join(map(str, gaps[0]))}")
     if is_classifier(model):
         check_one_type("y", y)
     else:

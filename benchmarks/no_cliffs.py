@@ -17,6 +17,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from benchmarks._common import RESULTS, report, table
 from thalweg import GPRegressor, KernelClassifier, KernelRegressor
@@ -140,6 +141,7 @@ def draw(lines: list[dict[str, Any]], estimators: list[str]) -> None:
             for line in mine:
                 axis.plot(either(line["rows"]), line[what], "o-", markersize=3)
             axis.set(xscale="log", yscale="log", ylabel=what)
+            axis.xaxis.set_minor_formatter(NullFormatter())
         column[0].set_title(name)
         column[1].set_xlabel("rows")
     figure.tight_layout()

@@ -32,6 +32,7 @@ def test_intervals_cover_whatever_the_loss(loss, tmp_path):
 @pytest.mark.parametrize(("rows", "level"), [(20, 0.8), (20, 0.9), (40, 0.9)])
 def test_intervals_of_few_rows_know_that_these_have_chosen_the_kernel(rows, level):
     """Of 20 rows 83 % of new targets were in intervals of 90 %; five standard errors over 100 sets."""
+    assert KernelRegressor(KERNEL, alpha=ALPHA).fit(X[:rows], T[:rows])._machine.chosen == 0
     shares = []
     for seed in range(100):
         draw = np.random.default_rng([seed, 3])

@@ -318,12 +318,12 @@ def test_targets_whose_powers_overflow_or_underflow_are_refused():
     X = np.linspace(0, 1, 30)[:, None]
     with pytest.raises(
         ValueError,
-        match=r"y must hold numbers of at most 1e\+75, and in each column one of at least 1e-75 or 0 alone, found 8",
+        match=r"y must hold numbers of at most 1e\+75, in each column one of at least 1e-75 or 0 alone, found 8",
     ):
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)
     with pytest.raises(
         ValueError,
-        match=r"y must hold numbers of at most 1e\+75, and in each column one of at least 1e-75 or 0 alone, found 8",
+        match=r"y must hold numbers of at most 1e\+75, in each column one of at least 1e-75 or 0 alone, found 8",
     ):
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e-200)
 

@@ -76,12 +76,12 @@ def test_ratings_and_features_whose_squares_are_no_numbers_are_refused(size):
     cells = np.column_stack([ROWS, COLUMNS])
     with pytest.raises(
         ValueError,
-        match=r"y must hold numbers of at most 1e\+75, and in each column one of at least 1e-75 or 0 alone, found",
+        match=r"y must hold numbers of at most 1e\+75, in each column one of at least 1e-75 or 0 alone, found",
     ):
         MatrixCompletion(**FAST).fit(cells, STARS * size)
     with pytest.raises(
         ValueError,
-        match=r"row_features must hold numbers of at most 1e\+75, and in each column one of at least 1e-75",
+        match=r"row_features must hold numbers of at most 1e\+75, in each column one of at least 1e-75",
     ):
         MatrixCompletion(**FAST).fit(cells, STARS, row_features=np.arange(9.0)[:, None] * size)
 

@@ -186,6 +186,8 @@ class FittedMachine:
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
     search_loss
         The squared loss of the machine that won the search, infinite where nothing was searched for.
+    chosen
+        How many numbers the search chose by the rows, which look easier for it than new ones.
     bandwidth, metric
         What was asked for, which a machine that goes on must be asked for again.
     calibration
@@ -211,6 +213,7 @@ class FittedMachine:
     frame: FeatureFrame = field(default_factory=FeatureFrame)
     counts: np.ndarray | None = None
     search_loss: float = np.inf
+    chosen: int = 0
     bandwidth: float | str = "auto"
     metric: str = "auto"
     calibration: Calibration | None = None

@@ -166,6 +166,8 @@ class Selection(NamedTuple):
     loss: float = np.inf
     rival: Loss | None = None
     """The loss that rivals the squared one, if it won."""
+    chosen: int = 0
+    """How many numbers the rows have chosen."""
 
 
 class _Search:
@@ -256,6 +258,10 @@ COARSE, FINE = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
 """Factors by which the multiplier and the ridge move: far, then near."""
 
 
+CHOSEN_NUMBERS = 3
+"""A family, a lengthscale and a ridge."""
+
+
 def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     """Return a kernel, a ridge and a frame: those given, or the best of a race.
 
@@ -287,9 +293,10 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         best = _for_loss(search, best, (fitting or rungs[:1])[-1], table, own)
     factors = best.metric.factors
     frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
-    return Selection(
-        last.kernel(best), float(best.ridge * mean_weight), frame, loss if own.quadratic else np.inf, rival
-    )
+    # The ridge alone, or a family, a lengthscale and the scales that were learned too.
+    chosen = 0 if len(last.x) < MIN_ROWS else 1 if given else CHOSEN_NUMBERS + best.metric.learned
+    found = last.kernel(best), float(best.ridge * mean_weight), frame
+    return Selection(*found, loss if own.quadratic else np.inf, rival, chosen)
 
 
 def _wins(search: _Search, best: Candidate, rung: Rung, table: Table, rival: Loss) -> bool:

@@ -50,7 +50,7 @@ def initial_model(
         # A kernel that was given, or a lengthscale, is for features as they are.
         table = table.with_frame(replace(frame, spread=None) if given or settings.bandwidth != "auto" else frame)
         searched = table if given else table.in_binary_scales()
-        kernel, alpha, frame, loss, rival = choose_kernel(searched, settings, seed)
+        kernel, alpha, frame, loss, rival, chosen = choose_kernel(searched, settings, seed)
         if rival is not None:
             settings, table = replace(settings, loss=rival), table.of_shares()
         double = needs_double(total, settings, alpha / float(np.mean(table.weights)))
@@ -58,7 +58,7 @@ def initial_model(
         with jax.enable_x64(double):
             learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
         model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts, search_loss=loss)
-        model = replace(model, bandwidth=settings.bandwidth, metric=settings.metric)
+        model = replace(model, bandwidth=settings.bandwidth, metric=settings.metric, chosen=chosen)
         return _with_intercept(model, table, settings, 0.0)
     _check_agreement(settings, initial)
     if initial.counts is None or table.counts is None:

@@ -218,15 +218,14 @@ def check_sizes(name: str, array: np.ndarray, least: float = 1 / LARGEST_NUMBER)
     >>> check_sizes("X", np.array([[1.0, 1e-200]]))
     Traceback (most recent call last):
         ...
-    ValueError: X must hold numbers of at most 1e+75, and in each column one of at least 1e-75 or 0 alone, found ...
+    ValueError: X must hold numbers of at most 1e+75, in each column one of at least 1e-75 or 0 alone, found ...
     """
     if np.issubdtype(array.dtype, np.floating):
         sizes = np.atleast_1d(np.max(np.abs(array), axis=0, initial=0.0)).astype(float)
         if np.any(wrong := (sizes > LARGEST_NUMBER) | ((sizes > 0) & (sizes < least))):
-            limits = f"of at most {LARGEST_NUMBER:g}"
-            limits += f", and in each column one of at least {least:g} or 0 alone" if least else ""
+            most = f"{LARGEST_NUMBER:g}" + (f", in each column one of at least {least:g} or 0 alone" if least else "")
             found = f"{sizes[wrong][0]:g}" + (f" in column {np.argmax(wrong)}" if array.ndim == 2 else "")
-            raise ValueError(f"{name} must hold numbers {limits}, found {found}: take other units")
+            raise ValueError(f"{name} must hold numbers of at most {most}, found {found}: take other units")
 
 
 def unmasked(name: str, array: Any) -> None:

@@ -92,8 +92,7 @@ class Table:
 
     def of_shares(self) -> "Table":
         """Return the table with codes of 0 and 1, which losses of probabilities take, instead of −1 and 1."""
-        assert self.codes is not None
-        return replace(self, codes=(self.codes + 1) / 2)
+        return replace(self, codes=(np.asarray(self.codes) + 1) / 2)
 
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
         """Return features of chosen rows, dense and in the frame."""

@@ -32,13 +32,7 @@ from thalweg.linalg import factorise, leave_one_out
 from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.losses import Loss
 from thalweg.machines.metric import Metric, explained_alone, gradient_outer_product, learned_metrics, normalised
-from thalweg.machines.newton import (
-    COARSE_TOL,
-    LEAST_ITERATED_RIDGE,
-    Newton,
-    dense_matrix,
-    drowns_in_float32,
-)
+from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, dense_matrix, drowns_in_float32
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table
 from thalweg.rows.scale import standard_scales
@@ -256,7 +250,6 @@ def _move_ridge(least: float, factor: float, candidate: Candidate) -> Candidate 
 
 COARSE, FINE = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
 """Factors by which the multiplier and the ridge move: far, then near."""
-
 
 CHOSEN_NUMBERS = 3
 """A family, a lengthscale and a ridge."""

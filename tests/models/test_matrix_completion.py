@@ -512,10 +512,15 @@ def test_values_that_are_no_scale_are_not_clipped():
     assert np.max(model.predict(cells[-10:])) > np.max(truth[*cells[seen].T])
 
 
-def test_no_more_factors_than_rows_or_columns():
-    few = X[:, 1] < 3
-    model = MatrixCompletion(500, presence=False, max_iter=2, tol=0, random_state=0).fit(X[few], STARS[few])
-    assert len(model.strengths_) == 3
+@pytest.mark.parametrize(("shape", "factors"), [((57, 3), 3), ((20, 20), 10)])
+def test_no_more_factors_than_rows_or_columns_or_ratings_of_each(shape, factors):
+    cells = np.argwhere(np.ones(shape))
+    settings = {"presence": False, "max_iter": 2, "tol": 0, "random_state": 0}
+    model = MatrixCompletion(500, **settings).fit(cells, np.sin(np.arange(len(cells))))
+    assert len(model.strengths_) == factors
+    again = MatrixCompletion(500, warm_start=True, **settings).fit(cells[::2], np.sin(np.arange(len(cells)))[::2])
+    again.fit(cells, np.sin(np.arange(len(cells))))
+    assert len(again.strengths_) == factors
 
 
 def test_columns_of_a_frame_keep_their_order():

@@ -16,7 +16,7 @@ from thalweg.completion.completed import (
 from thalweg.completion.factors import FactorSettings, FactorState, Side
 from thalweg.completion.posteriors import VectorPosteriors
 from thalweg.completion.priors import FeatureMap, presence_bases
-from thalweg.completion.rank import choose_start
+from thalweg.completion.rank import choose_start, supported_rank
 from thalweg.completion.ratings import Ratings
 from thalweg.descent import Status
 from thalweg.runs import Run
@@ -96,11 +96,12 @@ def complete(
     True
     """
     units = RatingUnits.of(ratings, options.confidence * options.implicit)
-    settings = replace(options.settings, rank=min(options.settings.rank, *ratings.shape))
+    settings = options.settings
     if options.implicit:
         settings = replace(settings, noise=COUNT_PRECISION, tempering=COUNT_TEMPERING, learn_noise=False)
         settings = replace(settings, background=1.0, uneven=False)
     train, validation = units.standardise(ratings).split(options.held_out, np.random.default_rng(settings.seed))
+    settings = replace(settings, rank=supported_rank(train, settings.rank))
     rated = train.cells()
     maps = _feature_maps(rated, row_side, column_side, options)
     features = maps[0](row_side, rated), maps[1](column_side, rated.T.tocsr())

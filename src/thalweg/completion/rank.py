@@ -39,6 +39,23 @@ RACE_HELD_OUT = 0.2
 factors."""
 
 
+def supported_rank(ratings: Ratings, rank: int) -> int:
+    """Return the most factors that can be told apart: as many as rows and columns have ratings to learn them from.
+
+    More are switched off, all together, and take their time at every sweep.
+
+    Examples
+    --------
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> supported_rank(Ratings(row, column, np.ones(36), None, (6, 6)), 30)
+    3
+    """
+    most = min(rank, *ratings.shape)
+    if len(ratings.values) > MAX_RACED_RATINGS:
+        return most
+    return min(most, -(-len(ratings.values) // sum(ratings.shape)))
+
+
 def choose_start(
     ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: FactorSettings
 ) -> FactorState:
@@ -57,8 +74,7 @@ def choose_start(
         return begin(ratings, settings.directions)
     if len(ratings.values) > settings.rank * sum(ratings.shape):
         return begin(ratings, settings.rank)
-    # More factors than ratings for each row and column are switched off, all together.
-    candidates = [(min(settings.rank, -(-len(ratings.values) // sum(ratings.shape))), 0)]
+    candidates = [(settings.rank, 0)]
     while candidates[-1][0]:
         candidates.append((candidates[-1][0] // RACE_RATIO, 0))
     implicit = settings.background > 0

@@ -31,8 +31,8 @@ class MatrixCompletion(RegressorMixin, Storable):
     Parameters
     ----------
     rank
-        The most factors of a row, as far as there are rows and columns. Those of no use are switched off: see
-        ``strengths_``. None: 30, or 60 with implicit feedback.
+        The most factors of a row, as far as there are rows, columns and ratings of each. Those of no use are switched
+        off: see ``strengths_``. None: 30, or 60 with implicit feedback.
     method
         "factors" is the model above. "nuclear" finds all cells at once, of least smoothed nuclear norm and misfit in
         ``bounds``, as the spectral paper does. It has no posteriors, and is there for comparison.

@@ -30,7 +30,7 @@ from thalweg.processes.fit import MAX_EXACT_ROWS, MAX_UNCERTAIN_ROWS
 from thalweg.processes.problem import SUBSET_ROWS
 
 MACHINES = {
-    "a kernel is searched for": MIN_ROWS,
+    "rows left out tell of errors": MIN_ROWS,
     "the race has two rungs": FIRST_RUNG,
     "the second rung has no more rows": 2 * FIRST_RUNG,
     "float64 or float32": Auto().block_size,

@@ -206,14 +206,14 @@ def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
     assert alpha < 1e-2
 
 
-def test_few_rows_have_plain_values():
-    x, y = three_of_fifty(9)
-    settings = Settings(loss=SquaredLoss(), kernel=Gaussian, plain_bandwidth=2.0)
-    kernel, alpha, frame, *_ = choose_kernel(framed(numbers(x, y)), settings, 0)
-    assert alpha == pytest.approx(0.01)
-    rows = frame.apply(x)
-    distances = np.sqrt(np.sum((rows[:, None] - rows[None]) ** 2, axis=2))[np.triu_indices(9, 1)]
-    assert float(kernel.lengthscale) == pytest.approx(2 * np.median(distances), rel=0.15)
+def test_few_rows_are_searched_too():
+    """Six rows of a plane: with the values that the search starts from, new ones are off by three quarters."""
+    off = []
+    for seed in range(5):
+        x = np.random.default_rng(seed).normal(size=(306, 2))
+        y = x @ [1.0, 2.0]
+        off.append(np.std(KernelRegressor(random_state=0).fit(x[:6], y[:6]).predict(x[6:]) - y[6:]) / np.std(y))
+    assert np.mean(off) < 0.3
 
 
 def test_rows_given_twice_choose_what_weights_of_two_do():

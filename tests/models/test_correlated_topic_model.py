@@ -176,6 +176,7 @@ def test_a_changed_file_of_a_stream_is_refused(stream_file, tmp_path, change):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:draws of effects")  # of their deviations, which are not looked at here
 def test_errors_shrink_with_documents():
     """Of topics, spreads of z_i − z_j, and effects: as one over the root, a quarter with sixteen times as many."""
     spreads = lambda v: np.array([v[i, i] + v[j, j] - 2 * v[i, j] for i, j in ((0, 1), (0, 2), (1, 2))])

@@ -29,7 +29,6 @@ from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
 from thalweg.linalg import factorise, leave_one_out
-from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.losses import Loss
 from thalweg.machines.metric import Metric, explained_alone, gradient_outer_product, learned_metrics, normalised
 from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, dense_matrix, drowns_in_float32
@@ -267,14 +266,11 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     rungs = make_rungs(table, seed)
     units = np.ones(table.dimension) if table.frame.metric is None else 1 / table.frame.metric
     search = _Search(settings, standard_scales(rungs[-1].x), units / np.max(units), mean_weight)
-    if len(rungs[-1].x) < MIN_ROWS:
-        best, interrupted, loss = search.starts[-1], False, np.inf
-    else:
-        result = _race(search, rungs, _least_miss(table))
-        best, interrupted = result.best.candidate, result.interrupted
-        loss = result.best.loss / best.metric.chance(len(result.best.losses))
+    result = _race(search, rungs, _least_miss(table))
+    best, interrupted = result.best.candidate, result.interrupted
+    loss = result.best.loss / best.metric.chance(len(result.best.losses))
     last, tunes = rungs[-1], search.moves_ridge and not interrupted
-    rival = settings.rival if tunes and len(last.x) >= MIN_ROWS else None
+    rival = settings.rival if tunes else None
     if rival is not None:
         rungs = [Rung(rung.x, rung.y / 2, rung.weights) for rung in rungs]  # codes of 0 and 1 instead of −1 and 1
         table = table.of_shares()
@@ -287,7 +283,7 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     factors = best.metric.factors
     frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
     # The ridge alone, or a family, a lengthscale and the scales that were learned too.
-    chosen = 0 if len(last.x) < MIN_ROWS else 1 if given else CHOSEN_NUMBERS + best.metric.learned
+    chosen = 1 if given else CHOSEN_NUMBERS + best.metric.learned
     found = last.kernel(best), float(best.ridge * mean_weight), frame
     return Selection(*found, loss if own.quadratic else np.inf, rival, chosen)
 

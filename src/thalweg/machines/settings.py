@@ -262,8 +262,8 @@ class Settings:
         A kernel; or a class of them, whose lengthscale is ``bandwidth`` times the median distance between rows; None
         chooses among the :attr:`families`.
     bandwidth, alpha
-        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them; with fewer than ten rows they
-        are ``plain_bandwidth`` and 0.01.
+        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them, from ``plain_bandwidth`` and
+        0.01.
     metric
         "auto" proposes scales of the features by the gradients of the candidates, and takes them where validation rows
         are predicted better; "diagonal" takes them without a comparison, "full" learns a linear map, "none" nothing.

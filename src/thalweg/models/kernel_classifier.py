@@ -50,7 +50,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         chooses among :class:`~thalweg.kernels.Gaussian` and the Matérn kernels 5/2, 3/2 and 1/2.
     bandwidth
         That multiplier. "auto" searches for it, with the family, the metric and ``alpha``: candidates are compared
-        by rows left out. With fewer than ten rows it is 1/2.
+        by rows left out.
     metric
         Units of the features in which distances are taken. "none": one unit for all, or each feature's standard
         deviation, whichever errs less on rows left out. "diagonal": learned, a feature counting as much as a

@@ -37,8 +37,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     kernel, metric, alpha, method, max_features, max_iter, warm_start, random_state, verbose
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
-        The lengthscale, in median distances. "auto" searches for it as in :class:`~thalweg.KernelClassifier`; with
-        fewer than ten rows it is 1.
+        The lengthscale, in median distances. "auto" searches for it as in :class:`~thalweg.KernelClassifier`.
     loss
         "squared", "huber" or "quantile" (the median), or an object that says more, in units of the targets' standard
         deviation (for Huber's loss that of their bulk, by the median deviation, whatever outliers there are):

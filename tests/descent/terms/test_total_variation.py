@@ -1,6 +1,6 @@
 """The total variation prox: exact on adversarial signals, linear in time, accurate in float32."""
 
-import time
+import re
 from functools import cache
 
 import jax
@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import lsq_linear
 
 from thalweg.descent.terms import TotalVariation1D
+from thalweg.descent.terms.total_variation import _denoise
 
 TERM = TotalVariation1D(1.0)
 PROX = jax.jit(lambda x, step: TERM.prox(x, step))
@@ -78,26 +79,12 @@ def test_short_signals():
     np.testing.assert_allclose(PROX(np.array([0.0, 1.0]), 1.0), [0.5, 0.5])
 
 
-def seconds(n, signal):
-    x = jnp.asarray(signal(n))
-    PROX(x, 2.0).block_until_ready()
-    times = []
-    for _ in range(2):
-        start = time.perf_counter()
-        PROX(x, 2.0).block_until_ready()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "signal",
-    [lambda n: np.random.default_rng(0).normal(size=n), lambda n: n * np.linspace(-1, 1, n) ** 2],
-    ids=["noise", "valley"],
-)
-def test_linear_time(signal):
-    """Four times the samples, not much more than four times the time (a quadratic method takes sixteen)."""
-    assert seconds(100_000, signal) < 8 * seconds(25_000, signal)
+def test_no_turn_copies_the_queue():
+    """So 3n turns for n samples take O(n) altogether."""
+    n = 1000
+    program = _denoise.lower(jnp.ones(n), 2.0).compile().as_text()
+    assert f"[{2 * n},4]" in program
+    assert not re.search(rf"\[({2 * n},4|{n + 1},2)\]\S* copy\(", program)
 
 
 @pytest.mark.slow

@@ -143,6 +143,19 @@ def test_after_an_interrupted_search_a_hinge_takes_a_few_rounds(monkeypatch):
     assert np.mean(np.sign(found.predict(x)) == table.targets) > 0.6
 
 
+@pytest.mark.slow
+def test_the_validation_loss_of_a_small_ridge_is_that_of_its_predictions():
+    """Weights are large there: entries of the kernel off in the seventh digit made it 80 times as large."""
+    draw = np.random.default_rng(0)
+    x = draw.uniform(size=(10_300, 4))
+    signal = np.sin(3 * x[:, 0] * x[:, 1]) + (x[:, 2] - 0.5) ** 2 + x[:, 3]
+    y = (signal + 0.02 * draw.normal(size=len(x)))[:, None]
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(2.0), alpha=1e-6)
+    found = fit(Table(x[:8300], y[:8300], np.ones(8300)), settings, seed=0)
+    loss = np.mean((found.predict(x[8300:]) - y[8300:]) ** 2) / 2
+    assert found.history[-1]["held_out_loss"] == pytest.approx(loss, rel=0.15)
+
+
 @pytest.mark.parametrize("loss", [SquaredLoss(), HuberLoss(0.5), LogisticLoss()], ids=lambda loss: type(loss).__name__)
 def test_more_rows_than_are_factorised_are_solved_for_by_steps_that_a_validation_set_ends(loss):
     draw = np.random.default_rng(0)

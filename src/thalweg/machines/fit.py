@@ -246,7 +246,7 @@ def _watched(
     # A row that stands for many has so much less of a ridge.
     double = drowns_in_float32(min(model.alpha, least) / float(np.max(rows.weights)), len(rows))
     rows = replace(rows, x=rows.x.astype(float if double else learner.dtype))
-    across = kernel_tiles(model.kernel, validation.features(slice(None), np.float32), rows.x).to_dense()
+    across = kernel_tiles(model.kernel, validation.features(slice(None), rows.x.dtype), rows.x).to_dense()
     losses: list[float] = []
 
     def values(weights: Any) -> np.ndarray:

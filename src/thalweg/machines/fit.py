@@ -243,8 +243,9 @@ def _watched(
     learner.place(rows, np.arange(len(rows)))
     intercept = np.asarray(learner.expansion.intercept, float)
     least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
-    # A row that stands for many has so much less of a ridge.
-    double = drowns_in_float32(min(model.alpha, least) / float(np.max(rows.weights)), len(rows))
+    # A row that stands for many has so much less of a ridge: what rounding moves is all of them together.
+    usual = float(np.sqrt(np.mean(np.square(rows.weights))))
+    double = drowns_in_float32(min(model.alpha, least) / usual, len(rows))
     rows = replace(rows, x=rows.x.astype(float if double else learner.dtype))
     across = kernel_tiles(model.kernel, validation.features(slice(None), rows.x.dtype), rows.x).to_dense()
     losses: list[float] = []

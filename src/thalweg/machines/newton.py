@@ -67,15 +67,20 @@ _DEVICE_STRIP = 4096
 """Rows of a matrix that a device makes at a time: all of them at once would take the memory of several matrices."""
 
 
+ROUNDING_SHARE = 0.05
+"""The share of the residuals that rounding may move predictions by: with all of them, 3,000 rows are missed by up to
+four times as much as in float64."""
+
+
 def drowns_in_float32(ridge: float, rows: int) -> bool:
-    """Whether rounding to float32 moves the eigenvalues of a kernel matrix, by about eps·√rows, as far as its ridge.
+    """Whether rounding to float32 shows: weights are residuals over the ridge, and times eps·√rows move predictions.
 
     Examples
     --------
-    >>> drowns_in_float32(1e-7, 5000), drowns_in_float32(0.1, 5000)
+    >>> drowns_in_float32(1e-5, 5000), drowns_in_float32(1e-3, 5000)
     (True, False)
     """
-    return ridge < float(np.finfo(np.float32).eps) * rows**0.5
+    return ROUNDING_SHARE * ridge < float(np.finfo(np.float32).eps) * rows**0.5
 
 
 class KernelMatrix(NamedTuple):

@@ -27,7 +27,7 @@ from thalweg.machines.search import FIRST_RUNG, SEARCH_ROWS
 from thalweg.machines.settings import Auto
 from thalweg.models.kernel_classifier import _FEW_ROWS
 from thalweg.processes.fit import MAX_EXACT_ROWS, MAX_UNCERTAIN_ROWS
-from thalweg.processes.problem import SUBSET_ROWS
+from thalweg.processes.problem import LEAST_GROWTH, SUBSET_ROWS
 
 MACHINES = {
     "rows left out tell of errors": MIN_ROWS,
@@ -37,7 +37,7 @@ MACHINES = {
     "the race has three rungs": 3 * SEARCH_ROWS,
     "factor or conjugate gradients": MAX_FACTORISED_ROWS,
 }
-PROCESSES = {f"kernels are compared on {rows} rows": rows for rows in SUBSET_ROWS["cpu"]}
+PROCESSES = {f"kernels are compared on {rows} rows": round(LEAST_GROWTH * rows) for rows in SUBSET_ROWS["cpu"]}
 CHANGES: dict[str, dict[str, int]] = {
     "KernelRegressor": MACHINES,
     "KernelClassifier": MACHINES | {"logistic or squared loss": 2 * _FEW_ROWS},

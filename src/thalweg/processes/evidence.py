@@ -258,7 +258,6 @@ def maximise(
     *,
     max_iter: int,
     tolerance: float = TOLERANCE_NATS,
-    by_gradients: bool = False,
     keep: Callable[[Optimum], None] | None = None,
 ) -> Optimum:
     """Return the parameters that make rows most probable, under a normal prior around an origin.
@@ -271,16 +270,13 @@ def maximise(
         Where to start.
     max_iter, tolerance
         The most steps, and the gain in nats that is worth another one.
-    by_gradients
-        Whether to leave the information aside. It may be ten times the curvature along a ridge, and then promises next
-        to nothing of steps that are worth some nats.
     keep
         Is given each optimum so far, so that an interrupt does not lose it.
     """
     search = ParameterSearch(posterior, keep)
     point = np.clip(posterior.point(start), search.lower, search.upper)
     first = search.evaluate(point)
-    steps = search.l_bfgs if by_gradients or first[2] is None else search.newton
+    steps = search.l_bfgs if first[2] is None else search.newton
     settled = not max_iter or (np.isfinite(first[0]) and steps(point, first, max_iter, tolerance))
     return search.optimum(Status.CONVERGED if settled else Status.STEPS_SPENT)
 

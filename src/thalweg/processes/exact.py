@@ -32,7 +32,7 @@ from thalweg.processes.covariance import TILE_ROWS, Pull, Term, compiles_quickly
 from thalweg.processes.observations import RegressionRows
 from thalweg.trees import as_device_arrays, flattened
 
-MAX_HOST_ROWS = 500
+MAX_HOST_ROWS = 300
 """Up to so many rows are left to the host even if there is an accelerator: a transfer and a new program take longer
 than the factorisations of a fit."""
 

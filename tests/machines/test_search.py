@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from thalweg import KernelClassifier, KernelRegressor, load
+from thalweg import KernelClassifier, KernelRegressor, data, load
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
 from thalweg.machines import Auto, HuberLoss, LogisticLoss, Settings, SquaredLoss, Table, fit
-from thalweg.machines.search import choose_kernel, make_rungs
+from thalweg.machines.metric import Metric
+from thalweg.machines.search import Candidate, Rung, choose_kernel, make_rungs
 
 SQUARED = Settings(loss=SquaredLoss())
 
@@ -37,7 +38,7 @@ def test_what_is_chosen_predicts_better_than_where_the_search_starts(rows):
     y = truth + 0.2 * rng.normal(size=len(x))
     error = lambda found: np.sqrt(np.mean((found.predict(x[rows:])[:, 0] - truth[rows:]) ** 2))
     table = numbers(x[:rows], y[:rows])
-    assert len(make_rungs(table, 0)) == (1 if rows == 150 else 2)
+    assert len(make_rungs(table, 0)[0]) == (1 if rows == 150 else 2)
     start = {"kernel": Matern32, "bandwidth": 1.0, "alpha": 1e-2, "metric": "none"}
     common = numbers(x[:rows] / [1.0, 1.0, 1.0, 1.0], y[:rows])
     own = numbers(x[:rows] / np.std(x, axis=0), y[:rows])
@@ -230,25 +231,63 @@ def test_rows_given_twice_choose_what_weights_of_two_do():
 def test_copies_are_one_row_of_every_rung_and_repeats_are_rows_of_their_own():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 2))
-    copied = make_rungs(numbers(np.tile(x, (3, 1)), np.tile(x[:, :1], (3, 1))), 0)
+    copied, _ = make_rungs(numbers(np.tile(x, (3, 1)), np.tile(x[:, :1], (3, 1))), 0)
     assert len(copied) > 1
     for rung in copied:
         assert len(np.unique(rung.x, axis=0)) == len(rung.x)
     assert len(copied[-1].x) == 300
     np.testing.assert_allclose(copied[-1].weights, 1.0)
     codes = rng.integers(5, size=(600, 1)).astype(float)
-    repeats = make_rungs(numbers(codes, codes + rng.normal(size=(600, 1))), 0)
+    repeats, _ = make_rungs(numbers(codes, codes + rng.normal(size=(600, 1))), 0)
     assert len(repeats[-1].x) == 600
 
 
 def test_rungs_grow_and_each_holds_the_last():
     x = np.random.default_rng(0).normal(size=(12_000, 2))
-    rungs = make_rungs(numbers(x, x[:, 0]), 0)
+    rungs, _ = make_rungs(numbers(x, x[:, 0]), 0)
     sizes = [len(rung.x) for rung in rungs]
     assert len(rungs) > 2
     assert sizes == sorted(set(sizes))
     for smaller, larger in pairwise(rungs):
         np.testing.assert_allclose(smaller.x, larger.x[: len(smaller.x)], rtol=1e-6)
+
+
+def test_rows_beside_the_last_rung_are_none_of_its_rows_nor_their_copies():
+    x = np.random.default_rng(0).normal(size=(700, 2))
+    x = np.concatenate([x, np.tile(x[:7], (100, 1))])
+    for seed in range(5):
+        (*_, last), beside = make_rungs(numbers(x, x[:, 0]), seed)
+        both = np.concatenate([last.x, beside.x])
+        assert len(np.unique(both, axis=0)) == len(both)
+    rungs, beside = make_rungs(numbers(x[:700], x[:700, 0]), 0)
+    assert len(rungs[-1].x) == 700
+    assert beside is None
+
+
+def test_rows_beside_a_rung_are_predicted_from_its_rows():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 3)), rng.normal(size=(50, 2))
+    rung, beside = Rung(x[:30], y[:30], np.ones(30)), Rung(x[30:], y[30:], np.full(20, 2.0))
+    candidate = Candidate(Matern32, Metric(None), 0.7, 0.1)
+    rung.score(candidate)
+    kernel = rung.kernel(candidate)
+    solved = np.linalg.solve(np.asarray(kernel(x[:30], x[:30])) + 0.1 * np.eye(30), y[:30])
+    errors = np.asarray(kernel(x[30:], x[:30])) @ solved - y[30:]
+    np.testing.assert_allclose(rung.score(candidate, beside), 2 * np.sum(errors**2, axis=1), rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_where_few_rows_are_missed_more_rows_than_the_last_rung_decide():
+    """Of skin_nonskin 2,000 rows miss a handful; by them alone the second draw was learned with .18 % of errors."""
+    found = data.load("skin_nonskin")
+    x, y = np.asarray(found.X, float), np.asarray(found.y)
+    errors = []
+    for draw in range(3):
+        order = np.random.default_rng(draw).permutation(len(y))
+        known, new = order[:6000], order[6000:66_000]
+        errors.append(1 - KernelClassifier(random_state=0).fit(x[known], y[known]).score(x[new], y[new]))
+    assert np.max(errors) < 0.0016
 
 
 @pytest.mark.slow

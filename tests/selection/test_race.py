@@ -17,11 +17,13 @@ def test_a_candidate_that_fails_has_lost_and_the_race_goes_on():
     def score(candidate, rung):
         if candidate == "breaks":
             raise np.linalg.LinAlgError("not positive definite")
+        scored.append((candidate, rung))
         return np.full(rung, np.nan) if candidate == "nan" else np.ones(rung)
 
+    scored = []
     result = race(["breaks", "nan", "works"], score, [10, 20])
     assert result.best.candidate == "works"
-    assert result.evaluations == 4
+    assert sorted(scored) == [("nan", 10), ("works", 10), ("works", 20)]
 
 
 def test_other_errors_are_not_hidden():

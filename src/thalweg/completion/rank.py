@@ -96,7 +96,7 @@ def choose_start(
     with raising_interrupts():
         # One after the other: two programs of batched factorisations at once can deadlock XLA's pool of threads.
         sweeps = RACE_SWEEPS // 2 if implicit else RACE_SWEEPS * starts
-        options: Any = {"standard_errors": 1.0, "survivors": len(candidates), "parallel": lambda rung: False}
+        options: Any = {"standard_errors": 1.0, "level_errors": 1.0, "parallel": lambda rung: False}
         result = race(candidates, losses, [sweeps], propose=propose, **options)
     # The one-standard-error rule: fewer factors unless more are better by more than chance.
     fewest = min(entry.candidate for entry in (result.best, *result.level))

@@ -1,18 +1,17 @@
 """The choice of a kernel and a ridge: one race over families, scales of the features, lengthscales and ridges.
 
 A candidate is kernel ridge regression with a family of kernels, a metric (a scale for each feature, or a linear map), a
-lengthscale as a multiple of the median distance between rows, and a ridge. It learns from a subset of the rows, on
-rungs of more and more of them, and is scored by the squared loss of rows left out one by one, in closed form. Targets
-of labels are their codes.
+multiple of the median distance as its lengthscale, and a ridge. It learns from more and more of the rows, rung by rung,
+and is scored by the squared loss of rows left out one by one, in closed form. Targets of labels are their codes.
 
 The race starts from the Matérn-3/2 kernel with one common scale and with each feature's own. On each rung the best
 candidate is refined by metrics from its gradients (:mod:`~thalweg.machines.metric`): the learned one, one halfway to
 the plain scales, and the one of what learns halfway. Where none of them gains, it proposes the other families. Each
-rung begins anew with metrics of the starts and of single features, which what few rows led to cannot have trapped.
+rung begins anew with metrics of the starts and of single features, which few rows cannot have trapped. More rows decide
+among those that the last rung cannot tell apart.
 
-For another loss than the squared one the kernel is that of the race; ridge and lengthscale are then moved to where the
-loss itself, of rows left out, is lowest. A loss of probabilities that rivals the squared one is tried in this way on
-the first rung, and is taken where it gives labels of rows left out more probability.
+For another loss ridge and lengthscale are then moved to where that loss, of rows left out, is lowest. A rival of the
+squared loss is tried so on the first rung, and is taken where it gives labels of rows left out more probability.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, de
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table
 from thalweg.rows.scale import standard_scales
-from thalweg.selection import Entry, RaceResult, is_better, race
+from thalweg.selection import Entry, is_better, race
 from thalweg.threads import enough_threads
 
 FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
@@ -83,6 +82,11 @@ class Candidate(NamedTuple):
         # A kernel that was given holds arrays, which have no hash: it is the same object or another one.
         return hash((object.__hash__(self.family), *self[1:]))
 
+    def moved(self, multiplier_by: float = 1.0, ridge_by: float = 1.0, least_ridge: float = 0.0) -> "Candidate | None":
+        """Return it with another multiplier or ridge; None where the ridge would be too small."""
+        ridge = self.ridge * ridge_by
+        return self._replace(multiplier=self.multiplier * multiplier_by, ridge=ridge) if ridge >= least_ridge else None
+
 
 class Rung:
     """Rows that candidates learn from and are scored on: each row is left out in turn, in closed form.
@@ -92,8 +96,7 @@ class Rung:
     x, y, weights
         Framed features, targets less the intercept, and weights of mean 1.
 
-    All is computed by NumPy: no candidate is so large that a device would win back the time its programs take to
-    compile, and the choice is the same with and without one.
+    All is computed by NumPy: no device would win back the time to compile, and the choice is the same without one.
     """
 
     def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
@@ -127,11 +130,17 @@ class Rung:
             return kernel_tiles(kernel, candidate.metric.apply(self.x).astype(squares.dtype)).to_dense()
         return type(kernel).profile(kernel, squares / squares.dtype.type((candidate.multiplier * median) ** 2))
 
-    def score(self, candidate: Candidate) -> np.ndarray:
-        """Return the weighted squared loss of each row, left out, times what its metric gains by chance."""
+    def score(self, candidate: Candidate, new: "Rung | None" = None) -> np.ndarray:
+        """Return the squared loss of each row left out, or of new ones, times what the metric gains by chance."""
+        rows = self if new is None else new
         with enough_threads(len(self.x) // 2):
-            losses = self.weights * np.sum((self.leave_one_out(candidate) - self.y) ** 2, axis=1)
-        return losses * candidate.metric.chance(len(losses))
+            found = self.leave_one_out(candidate) if new is None else self._predict(candidate, new.x)
+        return rows.weights * np.sum((found - rows.y) ** 2, axis=1) * candidate.metric.chance(len(self.x))
+
+    def _predict(self, candidate: Candidate, new: np.ndarray) -> np.ndarray:
+        weights = self._weights[candidate]
+        rows, new = (candidate.metric.apply(part).astype(weights.dtype) for part in (self.x, new))
+        return kernel_tiles(self.kernel(candidate), new, rows).apply(weights)
 
     def leave_one_out(self, candidate: Candidate) -> np.ndarray:
         """Return what f is at each row without that row, from the factor of A = K + ridge/w and the weights A⁻¹y."""
@@ -181,19 +190,19 @@ class _Search:
 
     def axes(self, factors: Sequence[tuple[float, float]], least_ridge: float = LEAST_RIDGE) -> list[Any]:
         """Moves of the multiplier and of the ridge by factors, both ways."""
-        move_ridge = partial(_move_ridge, least_ridge)
+        either_way = lambda name, factor: tuple(
+            partial(Candidate.moved, **{name: by}, least_ridge=least_ridge) for by in (factor, 1 / factor)
+        )
         found: list[Any] = []
-        for by_multiplier, by_ridge in factors:
+        for multiplier_factor, ridge_factor in factors:
             # The ridge first: with too small a one a short lengthscale, with which f is constant, would look best.
-            if self.moves_ridge:
-                found.append((partial(move_ridge, by_ridge), partial(move_ridge, 1 / by_ridge)))
-            if self.moves_multiplier:
-                found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
+            found += [either_way("ridge_by", ridge_factor)] if self.moves_ridge else []
+            found += [either_way("multiplier_by", multiplier_factor)] if self.moves_multiplier else []
         return found
 
     def metrics(self, rung: Rung, candidate: Candidate) -> list[Metric]:
         """A metric by the gradients of a candidate, and one halfway between it and the plain scales."""
-        if not self.learns or not issubclass(candidate.family, Radial):
+        if not self.learns:
             return []
         with enough_threads(len(rung.x) // 2):
             product = rung.gradient_outer_product(candidate, full=self.settings.metric == "full")
@@ -238,15 +247,6 @@ def _half_distance(family: type[Radial]) -> float:
     return brentq(lambda r: float(profile(family.order, np.array(r**2))) - 0.5, 0.0, 2.0)
 
 
-def _move_multiplier(factor: float, candidate: Candidate) -> Candidate:
-    return candidate._replace(multiplier=candidate.multiplier * factor)
-
-
-def _move_ridge(least: float, factor: float, candidate: Candidate) -> Candidate | None:
-    ridge = candidate.ridge * factor
-    return candidate._replace(ridge=ridge) if ridge >= least else None
-
-
 COARSE, FINE = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
 """Factors by which the multiplier and the ridge move: far, then near."""
 
@@ -263,12 +263,11 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     if given and settings.alpha != "auto":
         return Selection(settings.kernel, float(settings.alpha), table.frame)
     mean_weight = _mean_weight(table)
-    rungs = make_rungs(table, seed)
+    rungs, beside = make_rungs(table, seed)
     units = np.ones(table.dimension) if table.frame.metric is None else 1 / table.frame.metric
     search = _Search(settings, standard_scales(rungs[-1].x), units / np.max(units), mean_weight)
-    result = _race(search, rungs, _least_miss(table))
-    best, interrupted = result.best.candidate, result.interrupted
-    loss = result.best.loss / best.metric.chance(len(result.best.losses))
+    winner, interrupted = _race(search, rungs, beside, _least_miss(table))
+    best, loss = winner.candidate, winner.loss / winner.candidate.metric.chance(len(rungs[-1].x))
     last, tunes = rungs[-1], search.moves_ridge and not interrupted
     rival = settings.rival if tunes else None
     if rival is not None:
@@ -304,12 +303,13 @@ def _wins(search: _Search, best: Candidate, rung: Rung, table: Table, rival: Los
     return is_better(found, Entry(best, losses(sharpness)), RIVAL_STANDARD_ERRORS)
 
 
-def _race(search: _Search, rungs: list[Rung], enough: float) -> RaceResult[Candidate]:
+def _race(search: _Search, rungs: list[Rung], beside: Rung | None, enough: float) -> tuple[Entry[Candidate], bool]:
+    """Return the winner, and whether the race was interrupted."""
     starts = search.starts
     if search.settings.metric in ("diagonal", "full"):  # asked for, a learned metric need not win
         learned = [start._replace(metric=metric) for start in starts for metric in search.metrics(rungs[0], start)]
         starts = learned or starts
-    return race(
+    result = race(
         starts,
         lambda candidate, rung: rung.score(candidate),
         rungs,
@@ -321,12 +321,17 @@ def _race(search: _Search, rungs: list[Rung], enough: float) -> RaceResult[Candi
         standard_errors=STANDARD_ERRORS,
         enough=enough,
     )
+    if beside is None or result.interrupted:
+        return result.best, result.interrupted
+    # Of many that are level on the last rung some lead by luck: more rows, predicted from its rows, decide.
+    seen = lambda one: np.append(one.losses, rungs[-1].score(one.candidate, beside))
+    return min([result.best, *result.level], key=lambda one: np.mean(seen(one))), False
 
 
-def make_rungs(table: Table, seed: int) -> list[Rung]:
+def make_rungs(table: Table, seed: int) -> tuple[list[Rung], Rung | None]:
     """Return the rungs of the race, subsets of one order of the rows: a third of them at the most, or twice the first.
 
-    A score on all rows would take as long as the final solution.
+    A score on all rows would take as long as the final solution. Rows beside the last rung, if any, come after them.
     """
     order, intercept = table.shuffled([seed, 1]), _squared_intercept(table)
     top = min(len(table), max(len(table) // 3, 2 * FIRST_RUNG), MAX_RUNG_ROWS)
@@ -334,12 +339,15 @@ def make_rungs(table: Table, seed: int) -> list[Rung]:
     while sizes[-1] < top:
         sizes.append(min(sizes[-1] * RUNG_FACTOR, top))
 
-    def rung(size: int) -> Rung:
-        rows = table.subset(order[:size]) if table.copies is None else table.merged(order[:size], float)
+    def rung(chosen: np.ndarray) -> Rung:
+        rows = table.subset(chosen) if table.copies is None else table.merged(chosen, float)
         targets = np.asarray(rows.targets_of(slice(None)), float) - intercept
         return Rung(rows.features(slice(None), float), targets, rows.weights / _mean_weight(table))
 
-    return [rung(size) for size in sizes]
+    beside = order[top:]
+    if table.copies is not None:  # copies of the last row may follow it
+        beside = beside[table.copies.group[beside] != table.copies.group[order[top - 1]]]
+    return [rung(order[:size]) for size in sizes], rung(beside[:MAX_RUNG_ROWS]) if len(beside) else None
 
 
 def _mean_weight(table: Table) -> float:

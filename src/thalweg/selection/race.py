@@ -41,18 +41,17 @@ class Entry(NamedTuple, Generic[Candidate]):
 
 
 class RaceResult(NamedTuple, Generic[Candidate]):
-    """The winner, the others that were level with it on the last rung, and how many were scored.
+    """The winner, and the others that were level with it on the last rung.
 
     Examples
     --------
     >>> result = race([3.0, 1.0], lambda candidate, rung: np.full(rung, candidate), [4])
-    >>> result.best.candidate, result.evaluations
-    (1.0, 2)
+    >>> result.best.candidate, len(result.level)
+    (1.0, 0)
     """
 
     best: Entry[Candidate]
     level: tuple[Entry[Candidate], ...]
-    evaluations: int
     interrupted: bool
 
 
@@ -145,6 +144,7 @@ def race(
     propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] = lambda best, rung: (),
     least_gain: float = 0.01,
     standard_errors: float = 0.0,
+    level_errors: float = 2.0,
     survivors: int = 1,
     kind: Callable[[Candidate], Hashable] | None = None,
     enough: float = -np.inf,
@@ -155,8 +155,8 @@ def race(
     On each rung every survivor is scored and moved along the axes to its best neighbour. Then come rounds, as long as
     one gains ``least_gain`` of the loss: the best is compared with refinements of it, which are like it; where none of
     them gains, with others, which are moved first; where nothing does, it is moved again itself. *Better* means by more
-    than ``standard_errors`` of the paired difference. Those than which the best is not better go on beside it,
-    ``survivors`` in all at most.
+    than ``standard_errors`` of the paired difference. Those than which the best is not better by ``level_errors`` are
+    level with it, and go on beside it, ``survivors`` in all at most.
 
     Parameters
     ----------
@@ -176,6 +176,8 @@ def race(
         The share of the loss that a move must gain, and a round for another one to follow.
     standard_errors
         By how many of them a candidate must be better.
+    level_errors
+        By how many of them the best is better than those that it leaves behind.
     survivors
         How many go on to the next rung.
     kind
@@ -191,18 +193,15 @@ def race(
     >>> race([0, 8], target, [5, 50], axes=lambda rung: [(lambda x: x + 1, lambda x: x - 1)]).best.candidate
     3
     """
-    run_scores: list[_Scores[Candidate, Rung]] = []
     level: list[Entry[Candidate]] = []
     with Run("search") as run:
         going = list(candidates)
         for rung in rungs:
             scores = _Scores(score, rung, parallel(rung))
-            run_scores.append(scores)
             best = _raced(going, scores, rung, fresh, axes, refine, propose, least_gain, standard_errors, enough, run)
-            level = _level(best, scores, standard_errors, survivors, kind or (lambda candidate: candidate))
-            going = [entry.candidate for entry in level]
-    evaluations = sum(len(scores.known) for scores in run_scores)
-    return RaceResult(run.kept, tuple(level[1:]), evaluations, run.interrupted)
+            level = _level(best, scores, level_errors, kind or (lambda candidate: candidate))
+            going = [entry.candidate for entry in level[:survivors]]
+    return RaceResult(run.kept, tuple(level[1:]), run.interrupted)
 
 
 def _raced(
@@ -250,11 +249,10 @@ def _level(
     best: Entry[Candidate],
     scores: _Scores[Candidate, Rung],
     standard_errors: float,
-    survivors: int,
     kind: Callable[[Candidate], Hashable],
 ) -> list[Entry[Candidate]]:
     near = [one for one in scores.known.values() if not is_better(best, one, standard_errors)]
     # The best of a kind comes last, and replaces those before it.
     kinds = {kind(one.candidate): one for one in sorted(near, key=lambda entry: -entry.loss)}
     kinds.pop(kind(best.candidate), None)
-    return [best, *sorted(kinds.values(), key=lambda entry: entry.loss)[: survivors - 1]]
+    return [best, *sorted(kinds.values(), key=lambda entry: entry.loss)]

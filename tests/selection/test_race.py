@@ -45,6 +45,29 @@ def test_level_candidates_survive_and_larger_rungs_decide():
     assert level.best.candidate == "tortoise"
 
 
+def level_and_far(candidate, rows):
+    own = np.random.default_rng(len(candidate)).normal(size=rows)
+    return own - np.mean(own) + {"hare": 0.0, "tortoise": 0.1, "snail": 1.0}[candidate]
+
+
+def test_more_rows_decide_among_those_that_are_level_and_only_among_them():
+    further = lambda candidate: np.full(900, {"hare": 0.2, "tortoise": 0.0, "snail": -9.0}[candidate])
+    result = race(["hare", "tortoise", "snail"], level_and_far, [50, 100], further=further, survivors=3)
+    assert result.best.candidate == "tortoise"
+    assert [one.candidate for one in result.level] == ["hare"]
+    assert len(result.best.losses) == 100
+
+
+def test_an_interrupt_while_more_rows_decide_keeps_the_winner_of_the_last_rung():
+    def further(candidate):
+        raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="interrupted"):
+        result = race(["tortoise", "hare"], level_and_far, [100], further=further)
+    assert result.interrupted
+    assert result.best.candidate == "hare"
+
+
 def test_proposals_are_taken_as_long_as_they_gain():
     score = lambda x, rung: np.full(5, 1.0 + 0.5**x)
     result = race([0], score, ["all"], propose=lambda best, rung: [best.candidate + 1], least_gain=0.01)

@@ -34,7 +34,7 @@ from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, de
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table
 from thalweg.rows.scale import standard_scales
-from thalweg.selection import Entry, is_better, race
+from thalweg.selection import Entry, RaceResult, is_better, race
 from thalweg.threads import enough_threads
 
 FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
@@ -266,9 +266,9 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     rungs, beside = make_rungs(table, seed)
     units = np.ones(table.dimension) if table.frame.metric is None else 1 / table.frame.metric
     search = _Search(settings, standard_scales(rungs[-1].x), units / np.max(units), mean_weight)
-    winner, interrupted = _race(search, rungs, beside, _least_miss(table))
-    best, loss = winner.candidate, winner.loss / winner.candidate.metric.chance(len(rungs[-1].x))
-    last, tunes = rungs[-1], search.moves_ridge and not interrupted
+    result = _race(search, rungs, beside, _least_miss(table))
+    best, last, tunes = result.best.candidate, rungs[-1], search.moves_ridge and not result.interrupted
+    loss = result.best.loss / best.metric.chance(len(last.x))
     rival = settings.rival if tunes else None
     if rival is not None:
         rungs = [Rung(rung.x, rung.y / 2, rung.weights) for rung in rungs]  # codes of 0 and 1 instead of −1 and 1
@@ -303,13 +303,12 @@ def _wins(search: _Search, best: Candidate, rung: Rung, table: Table, rival: Los
     return is_better(found, Entry(best, losses(sharpness)), RIVAL_STANDARD_ERRORS)
 
 
-def _race(search: _Search, rungs: list[Rung], beside: Rung | None, enough: float) -> tuple[Entry[Candidate], bool]:
-    """Return the winner, and whether the race was interrupted."""
+def _race(search: _Search, rungs: list[Rung], beside: Rung | None, enough: float) -> RaceResult[Candidate]:
     starts = search.starts
     if search.settings.metric in ("diagonal", "full"):  # asked for, a learned metric need not win
         learned = [start._replace(metric=metric) for start in starts for metric in search.metrics(rungs[0], start)]
         starts = learned or starts
-    result = race(
+    return race(
         starts,
         lambda candidate, rung: rung.score(candidate),
         rungs,
@@ -320,12 +319,8 @@ def _race(search: _Search, rungs: list[Rung], beside: Rung | None, enough: float
         least_gain=LEAST_GAIN,
         standard_errors=STANDARD_ERRORS,
         enough=enough,
+        further=None if beside is None else lambda candidate: rungs[-1].score(candidate, beside),
     )
-    if beside is None or result.interrupted:
-        return result.best, result.interrupted
-    # Of many that are level on the last rung some lead by luck: more rows, predicted from its rows, decide.
-    seen = lambda one: np.append(one.losses, rungs[-1].score(one.candidate, beside))
-    return min([result.best, *result.level], key=lambda one: np.mean(seen(one))), False
 
 
 def make_rungs(table: Table, seed: int) -> tuple[list[Rung], Rung | None]:

@@ -148,6 +148,7 @@ def race(
     survivors: int = 1,
     kind: Callable[[Candidate], Hashable] | None = None,
     enough: float = -np.inf,
+    further: Callable[[Candidate], np.ndarray] | None = None,
     parallel: Callable[[Rung], bool] = lambda rung: True,
 ) -> RaceResult[Candidate]:
     """Return the best candidate after all rungs.
@@ -184,6 +185,9 @@ def race(
         ``kind(candidate)``; of each kind only the best goes on. By default each candidate is a kind of its own.
     enough
         The sum of losses at which nothing is left to gain on a rung.
+    further
+        ``further(candidate)``, losses of more validation rows: with them the best of those level on the last rung is
+        chosen, since of many that are level some lead by luck.
     parallel
         ``parallel(rung)``, whether candidates are scored beside each other, on as many cores as there are.
 
@@ -201,7 +205,9 @@ def race(
             best = _raced(going, scores, rung, fresh, axes, refine, propose, least_gain, standard_errors, enough, run)
             level = _level(best, scores, level_errors, kind or (lambda candidate: candidate))
             going = [entry.candidate for entry in level[:survivors]]
-    return RaceResult(run.kept, tuple(level[1:]), run.interrupted)
+        if further is not None:
+            run.keep(min(level, key=lambda entry: np.mean(np.append(entry.losses, further(entry.candidate)))))
+    return RaceResult(run.kept, tuple(one for one in level if one is not run.kept), run.interrupted)
 
 
 def _raced(
